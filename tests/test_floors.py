@@ -26,6 +26,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt._dynamo",),
     ("gt.serialization",),
     ("gt.pipeline", "gt.scripts", "gt.doctor", "gt.dashboard"),
+    ("gt.torch_device",),
+    ("gt.run",),
 )
 #: roles of their own, which see only the ground floors
 SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing", "gt.__main__")

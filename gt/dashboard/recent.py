@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from gt.events.table import ENDED, QUEUED, SITE, STARTED, WHAT, EventTable
-from gt.wire.event_messages import COLUMNS, DISPATCHER, EventBatch
+from gt.events.table import COLUMNS, ENDED, SITE, STARTED, WHAT, EventTable, batch_rows
+from gt.wire.event_messages import DISPATCHER, EventBatch
 from gt.wire.structures import EventName
 
 #: How much is kept: seconds, and bytes of events.
@@ -56,10 +56,11 @@ class RecentEvents:
             self._columns[key] = np.array([self._numbers(name) for name in names], dtype=np.int64).T
         batch = replace(batch, names=[], sites=[])
         self._batches.append(batch)
-        self._nbytes += len(batch.rows)
+        self._nbytes += len(batch.stretches) + len(batch.rows)
         oldest = batch.ended + batch.offset - KEPT_NS
         while self._nbytes > KEPT_BYTES or self._batches[0].ended + self._batches[0].offset < oldest:
-            self._nbytes -= len(self._batches.popleft().rows)
+            gone = self._batches.popleft()
+            self._nbytes -= len(gone.stretches) + len(gone.rows)
         return _rows(batch)
 
     def _numbers(self, name: EventName) -> tuple[int, int, int]:
@@ -112,14 +113,8 @@ class RecentEvents:
 
 
 def _rows(batch: EventBatch) -> Any:
-    """The events of a worker's batch on the server's clock."""
-    if batch.source == DISPATCHER:
-        return np.empty((0, len(COLUMNS)), dtype=np.int64)
-    rows = np.frombuffer(batch.rows, dtype=np.int64).reshape(-1, len(COLUMNS))
-    if batch.offset:
-        rows = rows.copy()
-        rows[:, QUEUED : ENDED + 1] += batch.offset
-    return rows
+    """The events of a worker's batch on the server's clock; the dispatcher's are not shown."""
+    return np.empty((0, len(COLUMNS)), dtype=np.int64) if batch.source == DISPATCHER else batch_rows(batch)
 
 
 def _merged(

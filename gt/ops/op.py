@@ -148,6 +148,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     doc: str = ""
     #: torch's other names for the function: ``absolute`` for ``abs``.
     aliases: tuple[str, ...] = ()
+    #: The overloads of ATen, torch's instruction set, that are just this op: "gelu_backward", "mm". An op with a
+    #: ``function`` is those of its own names too.
+    aten: tuple[str, ...] = ()
     #: The names of several results: the function returns a named tuple.
     results: tuple[str, ...] = ()
 

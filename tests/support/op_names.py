@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 ROOT = pathlib.Path(__file__).parent.parent.parent
 #: variables that list names of torch's API: public names, methods in `gt.functions.methods`
 LISTS = {"__all__", "__slots__", "DOCS", "METHODS", "OTHERS"}
+#: the same for ATen's functions, in `gt.torch_device`
+LISTS |= {"GRADIENTS", "KERNELS", "ONE", "SEVERAL", "RESHAPING", "OVERLOADS", "PAIRS", "TORCHS_OWN", "WHOLE"}
 #: folder or file -> words for arguments and options in it that are names of ops too
 WORDS = {
     "gt": {"gt"},  # this package's own name
@@ -28,6 +30,7 @@ WORDS = {
         "tanh", "threshold", "trunc",
     },
     "gt/optim": {"abs", "cos", "linear", "sum"},  # threshold_mode, anneal_strategy, the state of Adagrad
+    "gt/torch_device": {"linear", "mean", "sum"},  # interpolation, reduction
     "gt/worker": {"all", "cat", "prod", "sum"},  # GT_COMPILE, a field of a trace, reductions of collectives
 }  # fmt: skip
 

@@ -14,6 +14,8 @@ from types import CodeType, FrameType
 
 #: where the files of GT are
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+#: where files are that are not the user's: those of GT, and of what calls GT for the user
+_skipped = [PACKAGE, contextlib.__file__]
 #: (id of the code, offset) -> its number
 _by_offset: dict[tuple[int, int], int] = {}
 #: (id of the code, line) -> its number
@@ -52,6 +54,11 @@ class held:  # noqa: N801, used like a function
         _held.number = self._before
 
 
+def skip(folder: str) -> None:
+    """From now on, lines in this folder are not the user's: they call GT for the user."""
+    _skipped.append(folder)
+
+
 def here() -> int:
     """The number of the innermost line outside GT that led to this call. Called by functions that emit."""
     if _held_count and _held.number:
@@ -74,7 +81,7 @@ def here() -> int:
 def _number(frame: FrameType) -> int:
     """The number of a frame's line, which may be new; 0 if the frame is inside GT."""
     code = frame.f_code
-    if code.co_filename.startswith(PACKAGE) or code.co_filename == contextlib.__file__:
+    if code.co_filename.startswith(tuple(_skipped)):
         _inside[id(code)] = code
         return 0
     # Python may change the offset of a call when it specializes the code; the line stays the same

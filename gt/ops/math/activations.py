@@ -72,13 +72,23 @@ def activation(
     **more: Any,
 ) -> None:
     """Declare an activation of one operand, with attributes of these names."""
+    more = {"aten": (name,), **more}
     op(name, **fields | {"infer": _taking(fields["infer"], names, check)}, operands="t", kernel=widened(kernel), **more)
 
 
 def backward(
-    name: str, *names: str, torch: Rule, numpy: Rule, second: Rule = zero, check: Rule = check_numbers
+    name: str,
+    *names: str,
+    torch: Rule,
+    numpy: Rule,
+    second: Rule = zero,
+    check: Rule = check_numbers,
+    is_aten: bool = True,
 ) -> None:
-    """Declare ``name``, the gradient (g, x) of an activation; ``second(c, g, x)`` is its own gradient for x."""
+    """Declare ``name``, the gradient (g, x) of an activation; ``second(c, g, x)`` is its own gradient for x.
+
+    ``is_aten``: ATen's function of that name takes the same arguments.
+    """
 
     def again(c: Any, _y: Any, _g: Any, x: Any, **attrs: Any) -> Any:
         return c._op(name, x, **attrs)
@@ -94,6 +104,7 @@ def backward(
         vjp=(again, zero if second is zero else bent),
         torch=torch,
         kernel=widened(numpy),
+        aten=(name,) if is_aten else (),
     )
 
 
@@ -279,6 +290,7 @@ backward(
 
 activation(
     "logsigmoid",
+    aten=(),
     vjp=back("log_sigmoid_backward"),
     torch=lambda torch, x: torch.nn.functional.logsigmoid(x),
     kernel=lambda np, x: -np.logaddexp(0, -x),
@@ -295,6 +307,7 @@ def _log_sigmoid_torch(torch: Any, g: Any, x: Any) -> Any:
 
 backward(
     "log_sigmoid_backward",
+    is_aten=False,
     torch=_log_sigmoid_torch,
     numpy=lambda np, g, x: g * _sigmoid(np, -x),
     second=lambda c, g, x: c._op("sigmoid_backward", x.sigmoid()) * -g,
@@ -331,5 +344,10 @@ def _elu_back_torch(torch: Any, g: Any, x: Any, *, alpha: float, scale: float, i
 
 
 backward(
-    "elu_backward", "alpha", "scale", "input_scale", torch=_elu_back_torch, numpy=_elu_back_numpy, second=_elu_second
+    "elu_backward",
+    *("alpha", "scale", "input_scale"),
+    is_aten=False,
+    torch=_elu_back_torch,
+    numpy=_elu_back_numpy,
+    second=_elu_second,
 )

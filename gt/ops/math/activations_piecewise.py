@@ -63,6 +63,7 @@ _leaky = aten("leaky_relu_backward")
 backward(
     "leaky_relu_backward",
     "negative_slope",
+    is_aten=False,
     torch=lambda torch, g, x, *, negative_slope: _leaky(torch, g, x, negative_slope, False),
     numpy=lambda np, g, x, *, negative_slope: np.where(x > 0, g, g * negative_slope),
 )

@@ -37,6 +37,7 @@ def _gradient_torch(torch: Any, a: Any, y: Any) -> Any:
 
 op(
     "standard_gamma_grad",
+    aten=("_standard_gamma_grad",),
     operands="tt",
     **ONLY_FLOATING,
     no_gradient="torch has none",

@@ -54,6 +54,7 @@ def _right(g: Any, a: Any, b: Any) -> Any:
 
 op(
     "matmul",
+    aten=("matmul", "mm", "bmm"),
     complex="holomorphic",
     autocast="lower",
     operands="tt",

@@ -30,6 +30,7 @@ def _gate(np: Any, x: Any, *, dim: int) -> Any:
 
 op(
     "glu",
+    aten=("glu",),
     operands="t",
     infer=_halved,
     split=along,
@@ -60,6 +61,7 @@ def _formula(g: Any, x: Any, *, dim: int) -> Any:
 
 op(
     "glu_backward",
+    aten=("glu_backward",),
     operands="tt",
     infer=_whole,
     split=partial(along, linear=((0,),)),

@@ -61,6 +61,7 @@ def _for_bias(g: Any, _y: Any, _x: Any, _weight: Any, _bias: Any) -> Any:
 
 op(
     "linear",
+    aten=("linear",),
     complex="holomorphic",
     autocast="lower",
     operands="ttt?",

@@ -1,0 +1,78 @@
+"""`torch.autocast("gtx")`: the policy of an op is in its entry (`Op.autocast`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import torch
+
+from gt.ops import OPS, Op
+from gt.torch_device import backend
+
+_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend.AUTOCAST_KEY))
+#: Functions of ATen that contain an op, or are one under a name that is not in its entry.
+_CONTAINING = {
+    "scaled_dot_product_attention": OPS["attention"],
+    "linalg_vector_norm": OPS["vector_norm"],
+    "grid_sampler": OPS["grid_sample"],
+}
+
+
+def register() -> None:
+    """Register the casts. Under autocast, all other functions of ATen run as they are."""
+    backend.skip_autocast()
+    policies = {name: op.autocast for name, op in _names() if op.autocast}
+    for overload in backend.overloads():
+        policy = policies.get(overload.partition(".")[0])
+        if policy is not None and not overload.endswith("out"):
+            backend.add_kernel(overload, _casting(backend.overload_packet(overload), policy), backend.AUTOCAST_KEY)
+
+
+def _names() -> Iterator[tuple[str, Op]]:
+    yield from _CONTAINING.items()
+    for op in OPS.values():
+        for name in (op.name, *op.aliases, *op.aten):
+            yield name, op
+
+
+def _casting(overload: Any, policy: str) -> backend.Kernel:
+    """The kernel that casts an overload's arguments and then runs it."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+            dtype = _target(policy, (*args, *kwargs.values()))
+            if dtype is None:
+                return overload(*args, **kwargs)
+            named = {name: _cast(x, dtype) for name, x in kwargs.items()}
+            return overload(*[_cast(x, dtype) for x in args], **named)
+
+    return kernel
+
+
+def _target(policy: str, arguments: tuple[Any, ...]) -> torch.dtype | None:
+    if policy == "lower":
+        return torch.get_autocast_dtype(backend.NAME)
+    if policy != "widest":
+        return torch.float32
+    dtypes = [x.dtype for x in _tensors(arguments) if _is_castable(x)]
+    return reduce(torch.promote_types, dtypes) if dtypes else None
+
+
+def _tensors(x: Any) -> Iterator[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        yield x
+    elif isinstance(x, list | tuple):
+        for item in x:
+            yield from _tensors(item)
+
+
+def _is_castable(x: torch.Tensor) -> bool:
+    return x.is_floating_point() and x.dtype is not torch.float64 and x.device.type == backend.NAME
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.to(dtype) if _is_castable(x) else x
+    return [_cast(item, dtype) for item in x] if isinstance(x, list | tuple) else x

@@ -1,0 +1,121 @@
+"""From torch's tensors to GT's and back.
+
+GT's tensor is attached to the *storage* of torch's, so everything that shares the storage shares the value: ``x.data``,
+``x.detach()``, a `Parameter`, what autograd saves. A view has a storage of its own and, on it, a view of GT's, which
+knows its base: writes pass between them as GT's views do it. Its strides are those that torch expects.
+
+A tensor of `torch.empty` has no handle until it is first used, so that filling it costs one instruction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gt.client.tensor.arguments import upload_array
+from gt.client.tensor.emit import call, call_into
+from gt.client.tensor.foreign import array_from_torch
+from gt.client.tensor.strides import strides_of
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, GtError
+from gt.functions.creation import zeros
+from gt.ops import OPS
+from gt.torch_device.backend import NAME, new_tensor, with_strides
+from gt.types import DTYPES, DType
+
+CLONE, COPY, CONJ = OPS["clone"], OPS["copy"], OPS["conj"]
+TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, name) for name, dtype in DTYPES.items()}
+GT_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+
+
+class OperandError(GtError, RuntimeError):
+    """An operand of the wrong dtype or device. Not a TypeError: torch would say that ``a + b`` is not supported."""
+
+
+def wrap(y: Tensor) -> torch.Tensor:
+    """A new tensor of torch's for one of GT's that is not shared with another."""
+    type = y._type
+    result = new_tensor(type.shape, TORCH_DTYPES[type.dtype])
+    if y._view is not None:
+        result = with_strides(result, type.shape, strides_of(y))
+    result.untyped_storage()._gt = y  # type: ignore[attr-defined]
+    return result
+
+
+def unwrap(x: torch.Tensor) -> Tensor:
+    """GT's tensor behind one of torch's."""
+    try:
+        return x.untyped_storage()._gt  # type: ignore[attr-defined, no-any-return]
+    except (AttributeError, NotImplementedError):
+        return _first_use(x)
+
+
+def operand(x: Any) -> Any:
+    """A tensor or a number as an operand of GT's."""
+    return unwrap(x) if isinstance(x, torch.Tensor) else x
+
+
+def _first_use(x: torch.Tensor) -> Tensor:
+    if x.device.type != NAME:
+        if x.ndim or x.layout is not torch.strided:
+            text = f"{x.dtype}{list(x.shape)} is on {x.device}; move it with .to({NAME!r})"
+            raise OperandError(f"expected all tensors to be on the same device: {text}")
+        return upload(x)  # as on other devices of torch's, a tensor without dims may be on the CPU
+    value = zeros(tuple(x.shape), dtype=dtype_of(x.dtype))
+    x.untyped_storage()._gt = value  # type: ignore[attr-defined]
+    return value
+
+
+def is_written(x: torch.Tensor) -> bool:
+    """Whether a tensor of the device has a value, or comes from `torch.empty` and was not used yet."""
+    return hasattr(x.untyped_storage(), "_gt")
+
+
+def write(x: torch.Tensor, value: Tensor) -> None:
+    """Write a value, which nobody else holds, into a tensor. One without a value simply gets it."""
+    if value._type.dtype is GT_DTYPES[x.dtype] and value._type.shape == tuple(x.shape) and not is_written(x):
+        x.untyped_storage()._gt = value  # type: ignore[attr-defined]
+    else:
+        call_into(COPY, unwrap(x), (value,))
+
+
+def own(y: Tensor, arguments: tuple[Tensor, ...]) -> Tensor:
+    """The result of a function that may be a view or one of its arguments, as a value of its own."""
+    if y._view is not None or any(y._cell is x._cell for x in arguments):
+        return call(CLONE, (y,))
+    return y
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    try:
+        return GT_DTYPES[dtype]
+    except KeyError:
+        raise DTypeError(f"GT has no {dtype}; there are {', '.join(map(str, GT_DTYPES))}") from None
+
+
+# -- between the CPU and the device --------------------------------------------------------
+
+
+def upload(x: torch.Tensor) -> Tensor:
+    """The values of a tensor on the CPU, as a new tensor of GT's."""
+    dtype_of(x.dtype)
+    array, odd = array_from_torch(x)
+    return upload_array(array, odd)
+
+
+def download(x: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor of the device, as a new tensor on the CPU. Waits for the workers."""
+    value = resolved(x)
+    array = value._readable()
+    result = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return result if result.dtype is x.dtype else result.to(x.dtype)
+
+
+def resolved(x: torch.Tensor) -> Tensor:
+    """GT's tensor, with the conjugation and the sign that torch keeps as flags of x applied. Only copies need it: torch
+    makes copies of tensors with flags for all other ops."""
+    value = unwrap(x)
+    if x.is_complex() and x.is_conj():
+        value = call(CONJ, (value,))
+    return -value if x.is_neg() else value

@@ -1,0 +1,98 @@
+"""torch's Python functions that need a tensor to have memory, or that treat devices of other people differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from gt.torch_device.backend import NAME
+
+
+def install() -> None:
+    tensor: Any = torch.Tensor
+    tensor.__deepcopy__ = _deep_copy(tensor.__deepcopy__)
+    tensor._reduce_ex_internal = _reduce(tensor._reduce_ex_internal)
+    tensor.pin_memory, tensor.is_pinned = _pin_memory(tensor.pin_memory), _is_pinned(tensor.is_pinned)
+    torch.nn.Module._apply = _apply(torch.nn.Module._apply)  # type: ignore[method-assign]
+
+
+def _deep_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch copies the memory of a tensor that is not a Parameter."""
+
+    @wraps(original)
+    def deep_copy(x: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if x.device.type != NAME or type(x) is not torch.Tensor or not x.is_leaf:
+            return original(x, memo)
+        if id(x) not in memo:
+            memo[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
+            if x.grad is not None:
+                memo[id(x)].grad = deep_copy(x.grad, memo)
+        return memo[id(x)]
+
+    return deep_copy
+
+
+def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.save` and pickle store the values of a tensor of the device, which they read, and its device."""
+
+    @wraps(original)
+    def reduce(x: torch.Tensor, protocol: int) -> Any:
+        if x.device.type != NAME:
+            return original(x, protocol)
+        arguments = (x.detach().cpu(), x.dtype, str(x.device), x.requires_grad)
+        return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
+
+    return reduce
+
+
+def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch would ask the device of another for pinned memory, in the whole process. GT reads any memory as quickly."""
+
+    @wraps(original)
+    def pin_memory(x: torch.Tensor, device: Any = None) -> torch.Tensor:
+        return original(x, "cuda") if torch.cuda.is_available() else x
+
+    return pin_memory
+
+
+def _is_pinned(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def is_pinned(x: torch.Tensor, device: Any = None) -> bool:
+        return bool(original(x, "cuda")) if torch.cuda.is_available() else False
+
+    return is_pinned
+
+
+def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`Module.to` keeps its parameters the same objects, as on torch's own devices.
+
+    Otherwise weights that two modules share would be two after ``model.to("gtx")``, and an optimizer would keep the old
+    ones: torch replaces parameters that it cannot write into.
+    """
+
+    @wraps(original)
+    def apply(module: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
+        future = torch.__future__
+        if future.get_swap_module_params_on_conversion() or not _changes_device(module, fn):
+            return original(module, fn, recurse)  # type: ignore[no-any-return]
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            return original(module, fn, recurse)  # type: ignore[no-any-return]
+        finally:
+            future.set_swap_module_params_on_conversion(False)
+
+    return apply
+
+
+def _changes_device(module: torch.nn.Module, fn: Callable[..., Any]) -> bool:
+    """Whether a conversion moves the module to the device or away from it, which an empty tensor shows."""
+    first = next(module.parameters(), None)
+    if first is None:
+        return False
+    sample = torch.empty(0, dtype=first.dtype, device=first.device)
+    with torch.no_grad():
+        device = fn(sample).device.type
+    return device != first.device.type and NAME in (device, first.device.type)

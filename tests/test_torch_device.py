@@ -1,0 +1,336 @@
+"""The device ``gtx`` of torch: tensors, views, writes, gradients, modules, and what is missing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pathlib
+import threading
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import gt
+import gt.torch_device
+from gt.client.stream import sites
+from gt.testing import Cluster
+from gt.torch_device import cpu_fallbacks
+from gt.torch_device.fallback import MissingKernel
+from tests.support.sizes import ROOT
+
+DEVICE = "gtx"
+
+
+@pytest.fixture(autouse=True)
+def _client() -> Iterator[None]:
+    with Cluster().client():
+        yield
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
+
+
+# -- tensors ---------------------------------------------------------------------------------
+
+
+def test_values_go_to_the_device_and_back() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
+        x = torch.tensor([[1, 0], [0, 3]]).to(dtype)
+        y = x.to(DEVICE)
+        assert y.device.type == DEVICE
+        assert y.dtype is dtype
+        assert torch.equal(y.cpu(), x)
+    assert torch.ones(2, device=DEVICE).sum().item() == 2
+    assert torch.full((2,), 3, device=DEVICE).tolist() == [3, 3]
+    assert torch.tensor([1.5], device=DEVICE).item() == 1.5
+    assert torch.arange(3, device=DEVICE).tolist() == [0, 1, 2]
+    assert torch.zeros_like(torch.ones(2, device=DEVICE), device="cpu").device.type == "cpu"
+
+
+def test_a_dtype_that_gt_does_not_have_is_refused() -> None:
+    with pytest.raises(gt.DTypeError, match=r"GT has no torch\.complex32"):
+        torch.empty(2, dtype=torch.complex32, device=DEVICE)
+    with pytest.raises(gt.DTypeError, match=r"GT has no torch\.uint32"):
+        torch.zeros(2, dtype=torch.uint32).to(DEVICE)
+    with pytest.raises(gt.DTypeError, match=r"GT has no torch\.uint32"):
+        torch.empty(2, dtype=torch.uint32, device=DEVICE)
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"same device: torch\.float32\[2\] is on cpu; move it with"):
+        torch.ones(2, device=DEVICE) + torch.ones(2)
+    with pytest.raises(RuntimeError, match="not defined for bool"):
+        torch.ones(2, device=DEVICE).bool() - torch.ones(2, device=DEVICE).bool()  # not "unsupported operand types"
+    assert (torch.ones(2, device=DEVICE) + torch.tensor(1.0)).tolist() == [2, 2]  # no dims: as on other devices
+
+
+def test_printing() -> None:
+    assert repr(numbers(2).to(DEVICE)) == "tensor([0., 1.], device='gtx:0')"
+
+
+def test_views_have_the_strides_of_torch() -> None:
+    x, y = numbers(2, 3, 4), numbers(2, 3, 4).to(DEVICE)
+    for view in (
+        lambda t: t.transpose(0, 2), lambda t: t[:, 1], lambda t: t[..., ::2], lambda t: t.permute(2, 0, 1)[1:],
+        lambda t: t.view(6, 4).t(), lambda t: t[:, None].expand(2, 5, 3, 4), lambda t: t.diagonal(0, 1, 2),
+        lambda t: t.unfold(2, 2, 1), lambda t: t.unbind(1)[2], lambda t: t.split(2, 2)[1], lambda t: t[0].squeeze(),
+        lambda t: t.as_strided((2, 2), (1, 3)), lambda t: t.as_strided((3,), (0,), 5),
+    ):  # fmt: skip
+        assert view(y).stride() == view(x).stride()
+        assert view(y).is_contiguous() == view(x).is_contiguous()
+        assert torch.equal(view(y).cpu(), view(x))
+    with pytest.raises(RuntimeError, match="view"):
+        y.transpose(0, 2).view(24)
+    with pytest.raises(MissingKernel, match="reaches beyond the elements"):
+        y.as_strided((2, 2), (30, 1))
+
+
+def test_writes_pass_between_views() -> None:
+    x, y = numbers(3, 4), numbers(3, 4).to(DEVICE)
+    for t in (x, y):
+        column, row, flat = t[:, 1], t[1], t.view(-1)
+        column += 10
+        row.mul_(2)
+        flat[0] = -1
+        t[2, 2:] = 7
+        t.t()[3].zero_()
+    assert torch.equal(y.cpu(), x)
+    d = y.detach()
+    d[0, 0] = 5
+    assert y[0, 0].item() == 5
+    y.data.add_(1)
+    assert d[0, 0].item() == 6
+
+
+def test_empty_tensors_get_their_value_at_the_first_write() -> None:
+    x = torch.empty(3, device=DEVICE)
+    row = x[0]
+    row.fill_(4)
+    assert x.tolist() == [4, 0, 0]
+    source = torch.ones(2, device=DEVICE)
+    target = torch.empty(2, device=DEVICE).copy_(source)
+    source.add_(1)
+    assert target.tolist() == [1, 1]  # a copy, not the source itself
+
+
+def test_shapes_change_in_place() -> None:
+    x = numbers(2, 3).to(DEVICE)
+    assert x.t_().shape == (3, 2)
+    assert x.unsqueeze_(0).squeeze_(0).tolist() == numbers(2, 3).t().tolist()
+    assert x.resize_(2, 2).tolist() == [[0, 3], [1, 4]]
+    assert x.resize_(5).tolist() == [0, 3, 1, 4, 0]
+    assert x.set_(torch.ones(2, device=DEVICE)).tolist() == [1, 1]
+
+
+def test_in_place_and_out_are_checked_as_in_torch() -> None:
+    x = torch.ones(2, 2, dtype=torch.int64, device=DEVICE)
+    with pytest.raises(RuntimeError, match=r"can't be cast|does not fit"):
+        x.add_(0.5)
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.cumsum(torch.ones(2, device=DEVICE), 0, out=torch.empty(2, dtype=torch.int64, device=DEVICE))
+    with pytest.raises(RuntimeError, match="does not fit"):
+        torch.ones(2, device=DEVICE).hypot_(torch.ones(3, 2, device=DEVICE))
+    out = torch.empty(3, device=DEVICE)
+    with pytest.warns(UserWarning, match="was resized"):
+        torch.cumsum(torch.ones(2, 2, device=DEVICE), 0, out=out)
+    assert out.tolist() == [[1, 1], [2, 2]]
+
+
+# -- gradients -------------------------------------------------------------------------------
+
+
+def test_gradients_are_torchs_and_hooks_run() -> None:
+    results = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).to(device)
+        seen = []
+        model[0].weight.register_hook(lambda g, seen=seen: seen.append(g.abs().sum().item()))
+        x = numbers(2, 3).to(device).requires_grad_()
+        loss = model(x).square().mean()
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        (loss + first.square().sum()).backward()
+        results.append([*seen, loss.item(), *x.grad.flatten().tolist(), *model[2].bias.grad.tolist()])
+    torch.testing.assert_close(*map(torch.tensor, results))
+
+
+def test_writing_what_a_gradient_needs_is_an_error() -> None:
+    x = torch.ones(2, device=DEVICE, requires_grad=True)
+    y = x.exp()
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_gradients_through_writes_into_views() -> None:
+    results = []
+    for device in ("cpu", DEVICE):
+        x = numbers(2, 3).to(device).requires_grad_()
+        y = x * 2
+        y[:, 1] *= 3
+        y.t()[2] = 5
+        y.sum().backward()
+        results.append(x.grad.cpu())
+    assert torch.equal(*results)
+
+
+def test_backward_runs_in_the_thread_that_calls_it() -> None:
+    threads = []
+
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            threads.append(threading.get_ident())
+            return g
+
+    x = torch.ones(2, device=DEVICE, requires_grad=True)
+    Identity.apply(x).sum().backward()
+    assert threads == [threading.get_ident()]
+
+
+# -- modules ---------------------------------------------------------------------------------
+
+
+def test_a_parameter_is_one_tensor() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device=DEVICE))
+    assert weight.is_leaf
+    assert weight.requires_grad
+    with torch.no_grad():
+        weight.detach().add_(1)
+    assert weight.tolist() == [2, 2]
+
+
+def test_moving_a_model_keeps_its_parameters_and_ties() -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+            self.head.weight = self.embed.weight
+
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.to(DEVICE)
+    assert model.head.weight is model.embed.weight
+    assert model.head.weight.device.type == DEVICE
+    model.head(model.embed(torch.tensor([1], device=DEVICE))).sum().backward()
+    before = model.head.weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(model.embed.weight, before)
+    assert model.to("cpu").head.weight is model.embed.weight
+
+
+def test_copies_of_models_and_checkpoints() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).to(DEVICE)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[1].running_mean.add_(1)
+    assert other[0].weight.abs().sum().item() > 0
+    assert other[1].running_mean.tolist() == [0, 0]
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file)
+    assert {t.device.type for t in state.values()} == {DEVICE}
+    other.load_state_dict(state)
+    assert other[1].running_mean.tolist() == [1, 1]
+    file.seek(0)
+    assert torch.load(file, map_location="cpu")["0.weight"].device.type == "cpu"
+
+
+def test_random_numbers_have_a_state() -> None:
+    torch.manual_seed(5)
+    first = torch.randn(4, device=DEVICE)
+    state = torch.get_device_module(DEVICE).get_rng_state()
+    second = torch.rand(4, device=DEVICE)
+    torch.get_device_module(DEVICE).set_rng_state(state)
+    assert torch.equal(torch.rand(4, device=DEVICE), second)
+    torch.manual_seed(5)
+    assert torch.equal(torch.randn(4, device=DEVICE), first)
+    assert not torch.equal(torch.randn(4, device=DEVICE), first)
+
+
+def test_checkpointed_dropout_drops_the_same_again() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(64, device=DEVICE, requires_grad=True)
+    y = checkpoint(lambda t: torch.nn.functional.dropout(t, 0.5), x, use_reentrant=False)
+    y.sum().backward()
+    assert torch.equal(y, x.grad)
+
+
+def test_autocast_casts_what_the_entries_say_and_lets_the_rest_pass() -> None:
+    layer, x = torch.nn.Linear(3, 3).to(DEVICE), torch.ones(2, 3, device=DEVICE)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        y = layer(x)
+        assert y.dtype is torch.bfloat16
+        assert torch.nn.functional.layer_norm(y, (3,)).dtype is torch.float32
+        assert torch.cat([y, x]).dtype is torch.float32
+        assert torch.flip(y, (0,)).dtype is torch.bfloat16  # has no policy
+        y.float().sum().backward()
+    assert layer.weight.grad.dtype is torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
+def test_pinned_memory_is_ordinary_memory() -> None:
+    data = torch.utils.data.TensorDataset(numbers(4, 2))
+    (batch,) = next(iter(torch.utils.data.DataLoader(data, batch_size=2, pin_memory=True)))
+    assert batch.to(DEVICE, non_blocking=True).sum().item() == 6
+    assert torch.ones(2).pin_memory().tolist() == [1, 1]
+    assert not torch.ones(2).is_pinned()
+
+
+# -- what is missing -------------------------------------------------------------------------
+
+
+def test_a_missing_op_names_itself() -> None:
+    x = torch.ones(2, device=DEVICE)
+    for call, name in (
+        (torch.special.airy_ai, "special_airy_ai.default"),  # structured: torch would call the overload with out=
+        (torch.linalg.eig, "linalg_eig.default"),
+        (lambda t: torch.special.zeta(t, t), "special_zeta.default"),
+    ):
+        with pytest.raises(NotImplementedError, match=rf"aten\.{name}: the device 'gtx' has no kernel for it"):
+            call(x)
+
+
+def test_the_fallback_is_counted_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GT_TORCH_FALLBACK", "1")
+    x = torch.tensor([0.5, 1.0], device=DEVICE)
+    name = "aten.special_bessel_j0.default"
+    before = cpu_fallbacks().get(name, 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = [torch.special.bessel_j0(x) for _ in range(2)]
+    assert cpu_fallbacks()[name] == before + 2
+    assert [str(w.message).split(":")[0] for w in caught] == [f"{name} runs on the client's CPU"] * (before == 0)
+    torch.testing.assert_close(results[0].cpu(), torch.special.bessel_j0(x.cpu()))
+    out = torch.empty(2, device=DEVICE)
+    with pytest.warns(UserWarning, match="special_bessel_j0.out runs on"):
+        torch.special.bessel_j0(x, out=out)
+    assert torch.equal(out, results[0])
+
+
+def test_errors_name_the_users_line_not_torchs() -> None:
+    layer = torch.nn.Embedding(3, 2).to(DEVICE)
+    y = layer(torch.tensor([7], device=DEVICE))
+    with pytest.raises(gt.RemoteError, match=pathlib.Path(__file__).name) as caught:
+        y.cpu()
+    assert "y = layer(torch.tensor" in str(caught.value)
+
+
+def test_lines_of_torch_are_skipped() -> None:
+    assert any("torch" in folder for folder in sites._skipped)
+
+
+def test_nothing_else_in_gt_imports_the_device() -> None:
+    for path in (ROOT / "gt").rglob("*.py"):
+        if "torch_device" not in path.parts and path.name != "run.py":
+            assert "torch_device" not in path.read_text(), path
