@@ -253,6 +253,29 @@ def test_detail_where_it_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     assert took["exp"][-15:] == pytest.approx([1_000_000 * k for k in range(5, 20)], abs=10_000)
 
 
+def test_words_of_the_same_length() -> None:
+    """Instructions are found in the words also if their order, operands or frees differ from the last time."""
+    cluster = Cluster(workers=1, backend="numpy")
+    rng = np.random.default_rng(0)
+    wanted: Counter[str] = Counter()
+    with cluster.client() as session:
+        x, i = gt.ones(3), gt.tensor([1])
+        table = EventTable()
+        session.listen(table.add)
+        for _ in range(150):
+            kept = []
+            for kind in rng.integers(0, 4, 4).tolist():
+                y = (x.exp, x.sin, lambda: x + x, lambda: gt.tensor([7]))[kind]()
+                wanted[("exp", "sin", "add", "upload")[kind]] += 1
+                kept += [y] if rng.integers(2) else []
+            kept.clear()
+            session.outbox.flush()
+        assert x[i].item() == 1
+        session.stop_listening()
+    counts = ops(list(table.events()))
+    assert {name: counts[name] for name in wanted} == wanted
+
+
 def test_source_lines_that_are_no_numbers() -> None:
     """A client may send anything as the number of a line. It must not disturb the worker that records."""
     cluster = Cluster(workers=1, backend="numpy")

@@ -44,6 +44,8 @@ class Server:
         access = Access(operator, everybody=address.startswith("unix:"))
         clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
         self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks)
+        #: not empty while somebody listens to events
+        self._listeners = self.core.listeners.listeners
         self.decode = Decode("dispatcher")
         self.debug = topic("GT_DEBUG_DISPATCHER")
         self.verbose = topic("GT_VERBOSE")
@@ -58,7 +60,7 @@ class Server:
             if now >= self.next_tick:
                 self._tick(now)
             patience = self.next_tick - now if self.next_tick > now else 0.0
-            if self.core.listeners:
+            if self._listeners:
                 patience = min(patience, FLUSH_S)
                 if self.core.listeners.due(recent := time.perf_counter_ns()):
                     self.core.listeners.flush(recent)
@@ -79,7 +81,7 @@ class Server:
             return
         if self.debug:
             self.debug(f"{type(message).__name__} from {self.core.name_of(peer)}")
-        if self.core.listeners:
+        if self._listeners:
             self._handle_recorded(peer, message, frames)
             return
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
@@ -114,7 +116,7 @@ class Server:
     def _act_unasked(self, actions: list[Action]) -> None:
         """Carry out actions that are not the answer to a message."""
         self._act(actions)
-        if self.core.listeners:
+        if self._listeners:
             now = time.perf_counter_ns()
             self.core.listeners.handled(None, None, actions, now, now)
 

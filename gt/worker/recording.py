@@ -45,7 +45,7 @@ DETAILED_EVERY = 61
 #: Where marks are cheap, stretches whose instructions take this long on average are all noted in detail.
 LONG_NS = 20_000
 #: The most stretches of words that are remembered for a client.
-MAX_PATTERNS = 256
+MAX_PATTERNS = 64
 #: The most stretches that wait for the GPU. Older ones are dropped.
 MAX_WAITING_STRETCHES = 10_000
 
@@ -179,11 +179,11 @@ class EventRecorder:
     def interpreted(self, space: ClientSpace, stream: list[Any], i: int, end: int) -> None:
         """The interpreter has run the words from ``i`` to ``end``."""
         events, last, names = self._events, self._marks.mark(), len(self._events.names)
-        pattern = events.patterns.pop((i, end), None)
+        pattern = events.patterns.get((i, end))
         if pattern is None or not pattern.matches(stream):
-            pattern = StreamPattern(stream, i, end, lambda code: self._code(space, code))
-        if len(events.patterns) < MAX_PATTERNS:
-            events.patterns[i, end] = pattern
+            if len(events.patterns) >= MAX_PATTERNS:
+                events.patterns.clear()
+            pattern = events.patterns[i, end] = StreamPattern(stream, i, end, lambda code: self._code(space, code))
         whats = pattern.whats
         if not whats:
             return
