@@ -103,7 +103,8 @@ class Child:
 
     def close(self) -> None:
         self._popen.terminate()
-        self._popen.wait(20)
+        with self._popen:  # waits for it, and closes the pipes
+            pass
 
 
 def _processor_time(process: psutil.Process) -> float:

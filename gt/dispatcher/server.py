@@ -47,6 +47,8 @@ class Server:
         clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
         settings = settings_on(SERVER_SETTINGS)
         self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, settings)
+        #: not empty while somebody listens to events
+        self._listeners = self.core.listeners.listeners
         self.decode = Decode("dispatcher")
         self.verbose = topic("GT_VERBOSE")
         self.logs: list[InstructionLog | DebugLog] = []
@@ -63,7 +65,7 @@ class Server:
             if now >= self.next_tick:
                 self._tick(now)
             patience = self.next_tick - now if self.next_tick > now else 0.0
-            if self.core.listeners:
+            if self._listeners:
                 patience = min(patience, FLUSH_S)
                 if self.core.listeners.due(recent := time.perf_counter_ns()):
                     self.core.listeners.flush(recent)
@@ -82,7 +84,7 @@ class Server:
         except BadFrame as error:
             self._act_unasked(self.core.bad_frame(peer, str(error)))
             return
-        if self.core.listeners:
+        if self._listeners:
             self._handle_recorded(peer, message, frames)
             return
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
@@ -117,7 +119,7 @@ class Server:
     def _act_unasked(self, actions: list[Action]) -> None:
         """Carry out actions that are not the answer to a message."""
         self._act(actions)
-        if self.core.listeners:
+        if self._listeners:
             now = time.perf_counter_ns()
             self.core.listeners.handled(None, None, actions, now, now)
 

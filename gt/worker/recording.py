@@ -45,7 +45,7 @@ DETAILED_EVERY = 61
 #: Where marks are cheap, stretches whose instructions take this long on average are all noted in detail.
 LONG_NS = 20_000
 #: The most stretches of words that are remembered for a client.
-MAX_PATTERNS = 256
+MAX_PATTERNS = 64
 #: The most stretches that wait for the GPU. Older ones are dropped.
 MAX_WAITING_STRETCHES = 10_000
 
@@ -68,14 +68,14 @@ class _MarkedCodes:
 class _SectionEvents:
     """The events of a section, without frees."""
 
-    __slots__ = ("calls", "long", "sites", "whats")
+    __slots__ = ("calls", "sites", "typical", "whats")
 
     def __init__(self, whats: array[int], sites: array[int], calls: list[int]) -> None:
         self.whats, self.sites = whats, sites
         #: the index of each event among the calls of the section
         self.calls = calls
-        #: whether its instructions are so long that marks cost little
-        self.long = False
+        #: see `_typical`
+        self.typical = 0.0
 
 
 class _ClientEvents:
@@ -99,8 +99,8 @@ class _ClientEvents:
         self.sections: dict[LinkedSection, _SectionEvents] = {}
         #: since when the stream waits for a move; 0: it does not
         self.blocked = 0
-        #: for the next stretch of the interpreter: whether its instructions are long; whether one of them is new
-        self.long, self.new = False, True
+        #: of the interpreter: see `_typical`; whether the last stretch had an instruction that was new
+        self.typical, self.new = 0.0, True
         #: index of a name -> the nanoseconds that one event took; 0: not measured
         self.weights = np.zeros(64)
 
@@ -158,19 +158,23 @@ class EventRecorder:
     def run_fragment(self, number: int) -> None:
         self._fragment = number
 
-    def _detailed(self, long: bool) -> bool:
+    def _detailed(self, typical: float, new: bool) -> bool:
         """Whether the next stretch is noted in detail."""
         self._stretch_count += 1
-        return long or self._stretch_count % DETAILED_EVERY == 0
+        return new or typical >= LONG_NS or self._stretch_count % DETAILED_EVERY == 0
 
-    def _is_long(self, marks: list[Any], count: int) -> bool:
-        """Whether the instructions of a stretch take so long that marks cost little."""
-        return self._marks.cheap and marks[-1] - marks[0] >= LONG_NS * count
+    def _typical(self, before: float, marks: list[Any], count: int) -> float:
+        """The nanoseconds that one instruction takes where marks are cheap; else 0. On a busy machine a stretch is
+        often interrupted, so a longer time than before counts only little by little."""
+        if not self._marks.cheap:
+            return 0.0
+        mean: float = (marks[-1] - marks[0]) / count
+        return min(mean, 1.25 * before) if before else mean
 
     def codes(self, space: ClientSpace) -> Any:
         """The client's codes, for one call of the interpreter, which begins now."""
         events, mark = self._events, self._marks.mark
-        if self._detailed(events.long or events.new):
+        if self._detailed(events.typical, events.new):
             inner = self._inner = []
             return _MarkedCodes(space.codes, mark, inner.append)
         self._first, self._inner = mark(), None
@@ -179,18 +183,19 @@ class EventRecorder:
     def interpreted(self, space: ClientSpace, stream: list[Any], i: int, end: int) -> None:
         """The interpreter has run the words from ``i`` to ``end``."""
         events, last, names = self._events, self._marks.mark(), len(self._events.names)
-        pattern = events.patterns.pop((i, end), None)
+        pattern = events.patterns.get((i, end))
         if pattern is None or not pattern.matches(stream):
-            pattern = StreamPattern(stream, i, end, lambda code: self._code(space, code))
-        if len(events.patterns) < MAX_PATTERNS:
-            events.patterns[i, end] = pattern
+            if len(events.patterns) >= MAX_PATTERNS:
+                events.patterns.clear()
+            pattern = events.patterns[i, end] = StreamPattern(stream, i, end, lambda code: self._code(space, code))
         whats = pattern.whats
         if not whats:
             return
         marks = [self._first, last]
         if self._inner is not None:  # the last code may be one that must wait
             marks = [*self._inner, last] if len(self._inner) == len(whats) else self._inner
-        events.long, events.new = self._is_long(marks, len(whats)), len(events.names) > names
+        events.typical = self._typical(events.typical, marks, len(whats))
+        events.new = len(events.names) > names
         self._add(marks, whats, pattern.source_lines(stream), 0)
 
     def _code(self, space: ClientSpace, code: int) -> tuple[int, int]:
@@ -205,7 +210,7 @@ class EventRecorder:
         """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark."""
         marks: list[Any] = [self._marks.mark()]
         known = self._events.sections.get(section)
-        if not self._detailed(known is None or known.long):
+        if not self._detailed(0.0 if known is None else known.typical, known is None):
             return marks, None
         note, mark = marks.append, self._marks.mark
 
@@ -235,7 +240,7 @@ class EventRecorder:
             return
         if detailed:
             marks = [*(marks[k + 1] for k in known.calls if k < called), marks[-1]]
-        known.long = self._is_long(marks, len(whats))
+        known.typical = self._typical(known.typical, marks, len(whats))
         self._add(marks, whats, sites, 1)
 
     def _section_events(self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection) -> _SectionEvents:
