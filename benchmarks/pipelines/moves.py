@@ -1,4 +1,4 @@
-"""Moves between two CPU workers, as between two stages: one after the other, and many that do not depend on each other."""
+"""Moves between two CPU workers, as between two stages: one after the other, and many at once."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ numpy arrays become torch tensors. gloo cannot read GPU memory, so a GPU's tenso
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
@@ -16,10 +17,13 @@ import torch
 from gt.worker.collectives.bucket import Bucket
 from gt.worker.collectives.collective import ProcessCollective
 from gt.worker.collectives.membership import Membership
+from gt.worker.collectives.noted import GLOO_KINDS
 from gt.worker.collectives.operations import KINDS, CollectiveCall
 
 #: From this size on numpy allocates: it requests large pages, which takes a quarter of the time.
 NUMPY_ALLOCATION_BYTES = 4 << 20
+#: Collectives are numbered up to this. Far fewer are pending at a time, and gloo's tags are ints.
+MAX_NUMBER = 1 << 24
 
 #: engine -> converts a host tensor to the engine's array
 _TO_ENGINE: dict[str, Callable[[torch.Tensor], Any]] = {"torch": lambda x: x, "numpy": lambda x: x.numpy()}
@@ -36,6 +40,8 @@ class ArrayAdapter:
         self._staged = on_gpu and m.backend == "gloo"
         #: see `CollectiveCall.exact`
         self._exact = m.backend == "gloo"
+        self._kinds = GLOO_KINDS if m.backend == "gloo" else KINDS
+        self._numbers = itertools.count()
         #: whether several arrays can be reduced as one with the same bits: gloo's order of additions depends on an
         #: element's position in the array, which matters from three terms on
         self.can_bucket = self._size == 2 or not self._exact
@@ -47,7 +53,7 @@ class ArrayAdapter:
         self._device, self._on_gpu = m.device, on_gpu
 
     def collective(
-        self, kind: str, array: Any, options: dict[str, Any]
+        self, kind: str, array: Any, options: dict[str, Any], note: int
     ) -> tuple[ProcessCollective, Callable[[], None] | None]:
         """A collective, and a function that waits until it can be issued; None if it can be issued at once."""
         ready = None
@@ -55,8 +61,13 @@ class ArrayAdapter:
         if self._staged and array is not None:
             array, ready = _copy_to_host(array)
             options = {**options, "overwrite": True}
-        call = CollectiveCall(array, options, self._rank, self._size, self._empty, self._exact)
-        return ProcessCollective(kind, self._names, partial(KINDS[kind], call), self._to_engine), ready
+        number = next(self._numbers) % MAX_NUMBER
+        call = CollectiveCall(array, options, self._rank, self._size, self._empty, self._exact, note, number)
+        return ProcessCollective(kind, self._names, partial(self._kinds[kind], call), self._to_engine), ready
+
+    def int_array(self, value: int) -> torch.Tensor:
+        """One int64 on the engine's device."""
+        return torch.tensor([value], dtype=torch.int64, device=self._device)
 
     def bucket(self, arrays: list[Any]) -> Bucket:
         """The arrays, copied into a bucket on the engine's device."""
