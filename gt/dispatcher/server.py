@@ -43,7 +43,8 @@ class Server:
         no_workers = NO_WORKERS_LEFT if address.startswith("unix:") else None
         access = Access(operator, everybody=address.startswith("unix:"))
         clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
-        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks)
+        cuda_ipc = os.environ.get("GT_CUDA_IPC", "0") not in ("", "0")
+        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, cuda_ipc)
         self.decode = Decode("dispatcher")
         self.debug = topic("GT_DEBUG_DISPATCHER")
         self.verbose = topic("GT_VERBOSE")

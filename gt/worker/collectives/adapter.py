@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gt.worker.collectives import ipc
 from gt.worker.collectives.bucket import Bucket
 from gt.worker.collectives.collective import ProcessCollective
 from gt.worker.collectives.membership import Membership
@@ -36,11 +37,14 @@ class ArrayAdapter:
         self._names = f"workers {', '.join(map(str, m.members))}"
         self._rank, self._size = m.rank, len(m.members)
         on_gpu = torch.device(m.device).type == "cuda"
+        over_gloo = m.backend != "nccl"
         #: whether arrays are copied to the host first
-        self._staged = on_gpu and m.backend == "gloo"
+        self._staged = on_gpu and over_gloo
         #: see `CollectiveCall.exact`
-        self._exact = m.backend == "gloo"
-        self._kinds = GLOO_KINDS if m.backend == "gloo" else KINDS
+        self._exact = over_gloo
+        self._kinds = GLOO_KINDS if over_gloo else KINDS
+        #: moves arrays without the host; None: it cannot
+        self._blocks: ipc.BlockMapper | None = ipc.CudaBlocks(m.device) if m.backend == "ipc" and on_gpu else None
         self._numbers = itertools.count()
         #: whether several arrays can be reduced as one with the same bits: gloo's order of additions depends on an
         #: element's position in the array, which matters from three terms on
@@ -58,10 +62,14 @@ class ArrayAdapter:
         """A collective, and a function that waits until it can be issued; None if it can be issued at once."""
         ready = None
         array = _as_torch(array)
+        number = next(self._numbers) % MAX_NUMBER
+        if self._blocks is not None and kind == "exchange":
+            call = CollectiveCall(array, options, self._rank, self._size, self._device_empty, True, note, number)
+            plan = partial(ipc.exchange, call, self._blocks)
+            return ProcessCollective(kind, self._names, plan, lambda x: x), None
         if self._staged and array is not None:
             array, ready = _copy_to_host(array)
             options = {**options, "overwrite": True}
-        number = next(self._numbers) % MAX_NUMBER
         call = CollectiveCall(array, options, self._rank, self._size, self._empty, self._exact, note, number)
         return ProcessCollective(kind, self._names, partial(self._kinds[kind], call), self._to_engine), ready
 

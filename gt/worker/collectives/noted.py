@@ -36,10 +36,10 @@ class PairMessage(NamedTuple):
     peer: int
     #: bytes of the regions
     data: torch.Tensor
-    #: one int64
-    note: torch.Tensor
+    #: one int64; None if the note travels elsewhere
+    note: torch.Tensor | None = None
     #: what is sent, in order: one buffer with both, or two
-    buffers: tuple[torch.Tensor, ...]
+    buffers: tuple[torch.Tensor, ...] = ()
 
 
 class PairWorks:
@@ -82,12 +82,19 @@ def exchange(call: CollectiveCall) -> CollectivePlan:
         return PairWorks(works)
 
     def note() -> int:
-        return max(call.note, *(int(m.note) for m in received)) if received else call.note
+        return note_of(call, [int(m.note) for m in received if m.note is not None])
 
-    return CollectivePlan(issue if sent or received else None, lambda: _result(call, received, dtype), note)
+    return CollectivePlan(issue if sent or received else None, lambda: assemble(call, received, dtype), note)
 
 
-def _result(call: CollectiveCall, received: list[PairMessage], dtype: torch.dtype) -> torch.Tensor | None:
+def note_of(call: CollectiveCall, received: list[int]) -> int:
+    """The largest note of this member and of those that it received."""
+    return max([call.note, *received])
+
+
+def assemble(call: CollectiveCall, received: list[PairMessage], dtype: torch.dtype) -> torch.Tensor | None:
+    """The result of an exchange from the regions that were received and those that stayed on this rank. It may share
+    the memory of a message."""
     shape, receives = call.options["shape"], call.options["receives"]
     if shape is None:
         return None
@@ -115,6 +122,7 @@ def _outgoing(call: CollectiveCall, peer: int, dtype: torch.dtype) -> PairMessag
     else:
         packed, _ = pack(regions, call, dtype)
         message = _message(call, peer, nbytes, packed.view(-1).view(torch.uint8))
+    assert message.note is not None
     message.note.fill_(call.note)
     return message
 

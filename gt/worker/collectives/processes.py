@@ -50,7 +50,7 @@ class ProcessPlane:
         collective, ready = adapter.collective(kind, array, options, note)
         collective.on_done = on_done
         joined.start(collective, ready)
-        if kind not in NOTED or joined.membership.backend == "gloo":
+        if kind not in NOTED or joined.membership.backend != "nccl":
             return collective
         notes, _ = adapter.collective("all_reduce", adapter.int_array(note), {"op": "max", "overwrite": True}, 0)
         joined.start(notes, None)
