@@ -6,7 +6,8 @@ client     a repeated step without work, in processes
 replay     what a repeated step costs the client and the dispatcher, and the share of it in templates
 moves      moves between two CPU workers a second, one after the other and independent ones
 scaling    two CPU workers of one thread each, two stages, against one worker: a training step of an MLP
-gpu        2 and 4 workers on one GPU: losses beside those of one worker, times of a step, and a trace of one step
+gpu        2 and 4 workers on one GPU, moves through the host and by CUDA IPC: equal bits, losses beside those of one
+           worker, times of a step, and a trace of one step
 
 ``gpu`` is left out where there is no GPU. This is not a test: a busy machine changes figures, not results.
 """

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import pipeline
 from benchmarks.core import results
-from benchmarks.pipelines import bubbles, replay
+from benchmarks.pipelines import bubbles, moves, replay
 from benchmarks.pipelines.timed import Span
 from gt.pipeline.schedules import SCHEDULES
 
@@ -42,6 +42,14 @@ def test_the_client_and_scaling(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
     assert results.problems(record) in (None, [])
     assert record["results"]["scaling"]["0"]["details"]["losses_differ"] < 1e-5
     assert "2 stages, 8 microbatches, 2 CPU workers" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_both_ways_of_moving() -> None:
+    """Without a GPU both are through the host; the script itself is what is tested."""
+    figures = list(moves.both_ways(pipeline.QUICK))
+    assert len(figures) == 2 * 2 * len(moves.COUNTS) + 1
+    assert figures[-1].reached
 
 
 @pytest.mark.long

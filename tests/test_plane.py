@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from gt.worker.collectives.backends import CONNECT_TIMEOUT_S
 from tests.support import plane_member as at
 from tests.support.plane_member import Member, everywhere
 from tests.support.processes import ROOT, wait_until
@@ -120,6 +122,7 @@ def test_groups_release_their_resources(members: list[Member]) -> None:
 def test_torch_is_imported_by_the_first_join_only() -> None:
     program = """if True:
         import sys
+import time
         from gt.worker.collectives.processes import ProcessPlane
         plane = ProcessPlane()
         assert plane.address.startswith("127.0.0.1:"), plane.address
@@ -154,6 +157,34 @@ def test_a_death_in_the_middle(members: list[Member], victim: int) -> None:
     for rank, member in rest:
         member.ask(at.leave, rank, group)
     works(survivors)
+
+
+@pytest.mark.parametrize("length", [10, 1_000_000])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_death_in_an_exchange(members: list[Member], victim: int, length: int) -> None:
+    """The receiver waits for a sender that dies, or the sender for a receiver."""
+    pair, survivor = members[:2], 1 - victim
+    group = joined(pair)
+    everywhere(pair, at.start_exchange, group, length)
+    assert pair[1].ask(at.finish_exchange, 1) == (length, 5)
+    pair[0].ask(at.finish_send, 0)
+    if survivor == 1 or length > 10:  # the kernel takes a short message of a sender at once
+        pair[survivor].ask(at.start_exchange, survivor, group, length)
+    pair[survivor].ask(at.start_sum, survivor, group)
+    pair[victim].kill()
+    for text in pair[survivor].ask(at.broken, survivor):
+        assert " among workers 10, 11: " in text
+    pair[survivor].ask(at.leave, survivor, group)
+
+
+@pytest.mark.long
+def test_an_exchange_waits_longer_than_connecting_may_take(members: list[Member]) -> None:
+    group = joined(members[:2])
+    members[1].ask(at.start_exchange, 1, group, 10)
+    time.sleep(CONNECT_TIMEOUT_S + 1)  # the time itself is what is tested
+    members[0].ask(at.start_exchange, 0, group, 10)
+    assert members[1].ask(at.finish_exchange, 1) == (10.0, 5)
+    everywhere(members[:2], at.leave, group)
 
 
 def test_a_death_seen_by_a_member_that_waits_for_another(members: list[Member]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gt
 from benchmarks.autoshard.system import System
+from benchmarks.pipelines import moves
 from benchmarks.pipelines.figures import Figure, Sizes
 from gt import nn
 from gt.pipeline import Pipeline
@@ -61,22 +62,28 @@ def scaling(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
 
 
 def gpu(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
-    """2 and 4 workers that share one GPU: the losses must equal those of one worker."""
+    """2 and 4 workers that share one GPU, in both ways of moving: the losses must equal those of one worker."""
     os.environ["GT_SHARE_GPUS"] = "1"
-    with System(4, sizes.port):
-        expected = [loss.item() for loss in _losses(Mlp(sizes.width, sizes.rows, 4, [0] * 4))]
-        for workers in ([0, 0, 1, 1], [0, 1, 2, 3]):
-            for schedule in ("1f1b", "zb_h1"):
-                model = Mlp(sizes.width, sizes.rows, 4, workers, schedule)
-                losses = [loss.item() for loss in _losses(model)]
-                differ = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
-                times = [model.seconds() for _ in range(sizes.rounds)]
-                name = f"{schedule}, 4 parts on {len(set(workers))} workers of one GPU"
-                yield Figure(f"{name}: losses", [differ], "largest difference from 1 worker", None, 1e-4)
-                yield Figure(f"{name}: step", [t * 1e3 for t in times], "ms")
-        with gt.debug.trace(folder / "pipeline_gpu_trace.json"):
-            model.seconds()
-        gt.load_config(None)
+    yield from moves.both_ways(sizes)
+    for way in moves.WAYS:
+        with moves.moving(way), System(4, sizes.port):
+            yield from _on_one_gpu(sizes, way, folder / f"pipeline_gpu_trace_{way.replace(' ', '_')}.json")
+            gt.load_config(None)
+
+
+def _on_one_gpu(sizes: Sizes, way: str, trace: pathlib.Path) -> Iterator[Figure]:
+    expected = [loss.item() for loss in _losses(Mlp(sizes.width, sizes.rows, 4, [0] * 4))]
+    for workers in ([0, 0, 1, 1], [0, 1, 2, 3]):
+        for schedule in ("1f1b", "zb_h1"):
+            model = Mlp(sizes.width, sizes.rows, 4, workers, schedule)
+            losses = [loss.item() for loss in _losses(model)]
+            differ = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
+            times = [model.seconds() for _ in range(sizes.rounds)]
+            name = f"{schedule}, 4 parts on {len(set(workers))} workers of one GPU, {way}"
+            yield Figure(f"{name}: losses", [differ], "largest difference from 1 worker", None, 1e-4)
+            yield Figure(f"{name}: step", [t * 1e3 for t in times], "ms")
+    with gt.debug.trace(trace):
+        model.seconds()
 
 
 def _losses(model: Mlp) -> list[Any]:

@@ -95,7 +95,10 @@ class Dispatcher:
         access: Access | None = None,
         clocks: Clocks | None = None,
         settings: Iterable[str] = (),
+        cuda_ipc: bool = False,
     ) -> None:
+        #: whether workers that share a GPU may share its memory
+        self._cuda_ipc = cuda_ipc
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, WorkerState] = {}
         self.by_peer: dict[Peer, Client | WorkerState | ViewerState] = {}
@@ -217,7 +220,7 @@ class Dispatcher:
             raise Violation(f"unknown role {m.role!r}")
 
     def _client_hello(self, peer: Peer, m: Hello) -> None:
-        client = Client(self.next_client, peer, m.host, Ledger(self.infos, self.next_group))
+        client = Client(self.next_client, peer, m.host, Ledger(self.infos, self.next_group, self._cuda_ipc))
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
         self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on()))

@@ -7,7 +7,7 @@ worker (a longer block, another group). So each worker gets its own definition o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,11 +93,23 @@ class CodedStep:
     groups: list[Members] = field(default_factory=list)
 
 
+def group_backend(members: Sequence[WorkerInfo], cuda_ipc: bool) -> str:
+    """What moves tensors between workers: NCCL if each has a GPU of its own; CUDA IPC, if it is enabled, for those that
+    share one; otherwise gloo, through the host."""
+    gpus = {member.gpu for member in members}
+    if "" in gpus:
+        return "gloo"
+    if len(gpus) == len(members):
+        return "nccl"
+    one_gpu = len({(member.host, member.gpu) for member in members}) == 1
+    return "ipc" if cuda_ipc and one_gpu else "gloo"
+
+
 class Ledger:
     """One client's numbers: every code, id, fragment and group that the dispatcher created for it."""
 
-    def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int]) -> None:
-        self._roster, self._next_group = roster, next_group
+    def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int], cuda_ipc: bool = False) -> None:
+        self._roster, self._next_group, self._cuda_ipc = roster, next_group, cuda_ipc
         self.next_code, self.next_id, self._next_fragment = (
             FIRST_DISPATCHER_CODE,
             FIRST_DISPATCHER_ID,
@@ -207,9 +219,7 @@ class Ledger:
                 self._groups_of[worker].add(members)
             group = self.groups[members] = self._next_group()
             infos = [self._roster[w] for w in members]
-            gpus = {info.gpu for info in infos}
-            backend = "nccl" if len(gpus) == len(members) and "" not in gpus else "gloo"
-            spec = GroupSpec(group, list(members), infos[0].store, backend)
+            spec = GroupSpec(group, list(members), infos[0].store, group_backend(infos, self._cuda_ipc))
             for worker in members:
                 announce(worker).groups.append(spec)
         return group

@@ -46,7 +46,8 @@ class Server:
         access = Access(operator, everybody=address.startswith("unix:"))
         clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
         settings = settings_on(SERVER_SETTINGS)
-        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, settings)
+        cuda_ipc = os.environ.get("GT_CUDA_IPC", "0") not in ("", "0")
+        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc)
         #: not empty while somebody listens to events
         self._listeners = self.core.listeners.listeners
         self.decode = Decode("dispatcher")

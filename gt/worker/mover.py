@@ -2,8 +2,8 @@
 
 Every worker of a group takes part in a move, even if it has no operand because of a failure. Then it sends zeros, so
 that the others do not wait. In a move within a mesh the others need not know of the failure: all workers of the mesh
-answer when the value is read. In a move between meshes (`ACROSS_MESHES`) the receivers must know: the number of the
-failure, or 0, is sent along with the value.
+answer when the value is read. In a move between meshes (`NOTED`) the receivers must know: the number of the failure, or
+0, travels with the value as its note.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from gt.wire.structures import GroupSpec
-from gt.worker.collectives.interface import DataPlane, GroupBroken, OnDone
+from gt.worker.collectives.interface import NOTED, DataPlane, GroupBroken, OnDone
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken, first_line
 from gt.worker.failures import FailureRecorder
@@ -22,9 +22,6 @@ from gt.worker.tracing import Tracer
 
 if TYPE_CHECKING:
     from gt.worker.recording import EventRecorder
-
-#: The kinds of moves from one mesh to another.
-ACROSS_MESHES = ("exchange", "broadcast")
 
 
 class Mover:
@@ -68,7 +65,7 @@ class Mover:
             if barrier is None:
                 zero, options = self._engine.int_array(0), {"op": "max", "overwrite": True}
                 handle = self.plane.start(group, "all_reduce", zero, options)
-                barrier = space.leave_barriers[group] = PendingMove("leaving a group", 0, handle, None, None)
+                barrier = space.leave_barriers[group] = PendingMove("leaving a group", 0, handle, None)
             if not barrier.done():
                 space.awaited = barrier
                 return False
@@ -91,13 +88,10 @@ class Mover:
         plane = self._plane_for(move)
         self._drop_done_sends(space)
         value, failure = self._operand(space, move, operand)
-        on_done = self._on_done([move], site)
-        handle = plane.start(move.group, move.kind, value, move.options, on_done)
-        cause = None
-        if move.kind in ACROSS_MESHES:
-            number = self._engine.int_array(failure.cause if failure is not None else 0)
-            cause = plane.start(move.group, "all_reduce", number, {"op": "max", "overwrite": True})
-        pending = PendingMove(str(move), site, handle, cause, failure, value)
+        on_done, cause = self._on_done([move], site), 0 if failure is None else failure.cause
+        handle = plane.start(move.group, move.kind, value, move.options, on_done, cause)
+        pending = PendingMove(str(move), site, handle, failure, value)
+        pending.is_noted = move.kind in NOTED
         if move.after is not None:
             space.put(out, pending)
         else:
@@ -111,7 +105,7 @@ class Mover:
         on_done = self._on_done([move for move, *_ in moves], moves[0][1])
         handles = plane.reduce_all(first.group, [value for value, _ in operands], first.options, on_done)
         for (move, site, out, _), (_, failure), handle in zip(moves, operands, handles, strict=True):
-            pending = PendingMove(str(move), site, handle, None, failure)
+            pending = PendingMove(str(move), site, handle, failure)
             pending.reads_operand = False
             space.put(out, pending)
 
@@ -167,7 +161,7 @@ class Mover:
     def _result(self, move: PendingMove) -> Any:
         """The array of a completed move, or a failure. Raises GroupBroken."""
         result = move.handle.result()
-        cause = 0 if move.cause is None else self._engine.int_value(move.cause.result())
+        cause = move.handle.note() if move.is_noted else 0
         if move.failure is not None:
             return move.failure
         if cause:

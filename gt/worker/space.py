@@ -36,31 +36,30 @@ NO_TENSOR = Failure(0, "RemoteError", "there is no such tensor", 0)
 class PendingMove:
     """Takes the place of a tensor until its move is complete."""
 
-    __slots__ = ("cause", "failure", "handle", "operand", "reads_operand", "site", "text")
+    __slots__ = ("failure", "handle", "is_noted", "operand", "reads_operand", "site", "text")
 
     def __init__(
         self,
         text: str,
         site: int,
         handle: CollectiveHandle,
-        cause: CollectiveHandle | None,
         failure: Failure | None,
         operand: Any = None,
     ) -> None:
         #: the move in words
         self.text, self.site = text, site
         self.handle = handle
-        #: its result is the `Failure.cause` of a failure at a source, or 0; None if the move does not send it
-        self.cause = cause
         #: why this worker had no operand; it sends zeros instead, so that the others do not wait
         self.failure = failure
         #: the array it was started with, which it may read until it is done; None if it has none, or has copied it
         self.operand = operand
+        #: whether the `Failure.cause` of a failure at a source travels with it
+        self.is_noted = False
         #: whether its end matters even if nobody needs its result
         self.reads_operand = True
 
     def done(self) -> bool:
-        return self.handle.done() and (self.cause is None or self.cause.done())
+        return self.handle.done()
 
 
 #: The types of the values in a store that are not tensors.

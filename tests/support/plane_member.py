@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any
 
-from gt.worker.collectives.interface import CollectiveHandle, GroupBroken
+from gt.worker.collectives.interface import NOTED, CollectiveHandle, GroupBroken
 from gt.worker.collectives.processes import ProcessPlane
 
 #: Seconds; only a hang reaches this.
@@ -139,6 +139,8 @@ def run_table(state: State, rank: int, group: int, size: int, together: int) -> 
             assert got.device == torch.device(state.device), f"{row.name}: on {got.device}"
             got = got.cpu()
         check(row, rank, got, state.numpy)
+        if row.kind in NOTED and got is not None:
+            assert handle.note() == max(_note(row, r) for r in range(size)), row.name
         if argument is not None and not row.hows[rank].get("overwrite"):
             same = torch.as_tensor(argument).cpu().nan_to_num(77), row.arrays[rank].nan_to_num(77)
             assert torch.equal(*same), f"{row.name}: its argument was changed"
@@ -151,7 +153,8 @@ def run_table(state: State, rank: int, group: int, size: int, together: int) -> 
         argument = copy_of(row.arrays[rank], state.numpy)
         if argument is not None and state.device != "cpu":
             argument = argument.to(state.device)
-        pending.append((row, argument, state.plane.start(group, row.kind, argument, row.hows[rank])))
+        handle = state.plane.start(group, row.kind, argument, row.hows[rank], note=_note(row, rank))
+        pending.append((row, argument, handle))
         if len(pending) >= together:
             finish_oldest()
     while pending:
@@ -159,11 +162,44 @@ def run_table(state: State, rank: int, group: int, size: int, together: int) -> 
     return count
 
 
+def _note(row: Any, rank: int) -> int:
+    """The note of a rank in a row; it does not fit into 32 bits."""
+    return (1 << 62) + 3 * rank if row.arrays[rank] is not None else 0
+
+
 def start_sum(state: State, rank: int, group: int, value: float = 1.0, length: int = 4) -> None:
     import torch
 
     x = torch.full((length,), float(value), device=state.device)
     state.handles.append(state.plane.start(group, "all_reduce", x.numpy() if state.numpy else x, {"op": "sum"}))
+
+
+def start_exchange(state: State, rank: int, group: int, length: int) -> None:
+    """Rank 0 sends an array to rank 1, with 5 as its note."""
+    import torch
+
+    whole = ((0,), (length,))
+    how = {
+        "sends": (),
+        "receives": (),
+        "keeps": (),
+        "shape": None,
+        "dtype": "float32",
+        "sources": (0,),
+        "targets": (1,),
+    }
+    how |= {"sends": ((1, *whole),)} if rank == 0 else {"receives": ((0, *whole),), "shape": (length,)}
+    x = torch.ones(length) if rank == 0 else None
+    state.handles.append(state.plane.start(group, "exchange", x, how, note=5 if rank == 0 else 0))
+
+
+def finish_exchange(state: State, rank: int) -> tuple[float, int]:
+    handle = state.handles.pop()
+    return float(state.wait(handle).sum()), handle.note()
+
+
+def finish_send(state: State, rank: int) -> None:
+    state.wait(state.handles.pop())
 
 
 def finish_sum(state: State, rank: int) -> list[float]:

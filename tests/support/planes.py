@@ -147,20 +147,28 @@ def broadcasts(size: int) -> Iterator[Row]:
 
 
 def exchanges(size: int) -> Iterator[Row]:
+    if size > 1:
+        large = values((400, 500), "float32", 0)  # its note travels on its own
+        yield _sent(size, large)
+        yield _sent(size, large[:, :400])  # not contiguous
+        yield _reblocked(size, "float64", (60_000,) + (0,) * (size - 1), (0,) * (size - 1) + (60_000,))
     for dtype in DTYPES:
-        yield _sent(size, dtype)
+        if size > 1:
+            yield _sent(size, values((3, 2), dtype, 0))
         yield _reblocked(size, dtype, (4,) * size, tuple(range(2, 2 + size)))
         yield _reblocked(size, dtype, (6,) + (0,) * (size - 1), (0,) * (size - 1) + (6,))
 
 
-def _sent(size: int, dtype: str) -> Row:
+def _sent(size: int, x: torch.Tensor) -> Row:
     """Rank 0 sends everything to the last rank; the others take no part."""
-    x, nothing = values((3, 2), dtype, 0), {"sends": (), "receives": (), "keeps": (), "shape": None, "dtype": dtype}
+    dtype, shape = str(x.dtype).removeprefix("torch."), tuple(x.shape)
+    nothing = {"sends": (), "receives": (), "keeps": (), "shape": None, "dtype": dtype}
     hows = [dict(nothing) for _ in range(size)]
-    hows[0]["sends"] = ((size - 1, (0, 0), (3, 2)),)
-    hows[-1] |= {"receives": ((0, (0, 0), (3, 2)),), "shape": (3, 2)}
+    hows[0]["sends"] = ((size - 1, (0, 0), shape),)
+    hows[-1] |= {"receives": ((0, (0, 0), shape),), "shape": shape}
+    hows = [how | {"sources": (0,), "targets": (size - 1,)} for how in hows]
     arrays, wants = [x, *[None] * (size - 1)], [*[None] * (size - 1), x]
-    return Row(f"exchange {dtype}: one sends to another", "exchange", arrays, hows, wants)
+    return Row(f"exchange {dtype}{list(shape)}: one sends to another", "exchange", arrays, hows, wants)
 
 
 def _reblocked(size: int, dtype: str, old: tuple[int, ...], new: tuple[int, ...]) -> Row:
@@ -180,6 +188,7 @@ def _reblocked(size: int, dtype: str, old: tuple[int, ...], new: tuple[int, ...]
                 else:
                     hows[source]["sends"].append((target, source_start, n))
                     hows[target]["receives"].append((source, target_start, n))
+    hows = [how | {"sources": range(size), "targets": range(size)} for how in hows]
     arrays = [whole[:, a:b].clone() for a, b in before]
     return Row(f"exchange {dtype}: {old} to {new}", "exchange", arrays, hows, [whole[:, a:b] for a, b in after])
 

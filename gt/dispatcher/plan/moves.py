@@ -253,6 +253,8 @@ def _exchange(t: TensorType, step: MoveStep, worker: int) -> dict[str, Any]:
         "keeps": tuple(keeps),
         "shape": step.target.local(t, worker).shape if worker in step.target.mesh.coordinates else None,
         "dtype": t.dtype.name,
+        "sources": tuple(ranks[w] for w in step.source.workers),
+        "targets": tuple(ranks[w] for w in step.target.workers),
     }
 
 

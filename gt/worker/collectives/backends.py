@@ -61,7 +61,12 @@ def make_nccl(m: Membership, cancelled: Cancelled) -> GroupBackend:
     )
 
 
-BACKENDS: dict[str, Callable[[Membership, Cancelled], GroupBackend]] = {"gloo": make_gloo, "nccl": make_nccl}
+#: With "ipc", gloo only carries messages; see `gt.worker.collectives.ipc`.
+BACKENDS: dict[str, Callable[[Membership, Cancelled], GroupBackend]] = {
+    "gloo": make_gloo,
+    "ipc": make_gloo,
+    "nccl": make_nccl,
+}
 
 
 def _gloo_device(host: str) -> tuple[Any, int]:

@@ -56,6 +56,9 @@ class BucketHandle:
         assert self._bucket.handle is not None
         return self._bucket.handle.done()
 
+    def note(self) -> int:
+        raise AssertionError("a reduction carries no note")
+
     def result(self) -> Any:
         assert not self._taken, "the result of this array of a bucket was taken already"
         result = self._bucket.result(self._index)

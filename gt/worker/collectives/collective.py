@@ -21,6 +21,7 @@ class ProcessCollective:
         "_error",
         "_finish",
         "_names",
+        "_note",
         "_plan",
         "_to_engine",
         "_work",
@@ -39,6 +40,8 @@ class ProcessCollective:
         self._to_engine = to_engine
         #: builds the result; None before it is issued and after the result was taken
         self._finish: Callable[[], Any] | None = None
+        #: see `CollectivePlan.note`
+        self._note: Callable[[], int] | None = None
         #: what a CUDA stream waits for
         self._work: Any = None
         self._done = False
@@ -60,11 +63,15 @@ class ProcessCollective:
         result = finish()
         return None if result is None else self._to_engine(result)
 
+    def note(self) -> int:
+        assert self._note is not None, f"{self.kind} among {self._names}: it carries no note"
+        return self._note()
+
     def issue(self, backend: GroupBackend) -> Any:
         """Pass it to the backend. Returns the work that the group's second thread must wait for, or None."""
         assert self._plan is not None
         plan, self._plan = self._plan(), None
-        self._finish = plan.finish
+        self._finish, self._note = plan.finish, plan.note
         work = plan.issue(backend.process_group) if plan.issue is not None else None
         if not backend.on_stream:
             return work
@@ -79,3 +86,21 @@ class ProcessCollective:
             self.on_done()
             self.on_done = None
         self._done = True
+
+
+class NotedCollective:
+    """The handle of a collective whose notes are combined by another one, as with NCCL."""
+
+    __slots__ = ("_collective", "_notes")
+
+    def __init__(self, collective: ProcessCollective, notes: ProcessCollective) -> None:
+        self._collective, self._notes = collective, notes
+
+    def done(self) -> bool:
+        return self._collective.done() and self._notes.done()
+
+    def result(self) -> Any:
+        return self._collective.result()
+
+    def note(self) -> int:
+        return int(self._notes.result()[0])

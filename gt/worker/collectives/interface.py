@@ -16,7 +16,10 @@ The ``options`` of `DataPlane.start`, by kind. Dims are non-negative; ``sizes`` 
     all_to_all       join, join_sizes, cut, cut_sizes: from S(join) to S(cut)
     broadcast        root, shape, dtype; only the root has an array
     exchange         sends, receives: (rank, starts, sizes) regions; keeps: (from_starts, to_starts, sizes);
-                     shape and dtype of the result, or None if the rank receives and keeps nothing
+                     shape and dtype of the result, or None if the rank receives and keeps nothing;
+                     sources, targets: the ranks that have the value before and after
+
+A broadcast and an exchange (`NOTED`) also carry a *note*, a number of each member that has the value.
 
 Until a collective is done, the array it was started with must not be written.
 """
@@ -25,6 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
+
+#: The kinds that carry a note.
+NOTED = ("exchange", "broadcast")
 
 #: called once, by any thread
 OnDone = Callable[[], None]
@@ -41,6 +47,9 @@ class CollectiveHandle(Protocol):
     def result(self) -> Any:
         """The engine's array, new and contiguous. Call it once, when done. Raises `GroupBroken`."""
 
+    def note(self) -> int:
+        """For a `NOTED` kind, where there is a result: the largest note of all members. Call it after `result`."""
+
 
 class DataPlane(Protocol):
     #: "host:port" that the other members can reach; "" if there is none
@@ -53,7 +62,7 @@ class DataPlane(Protocol):
         """Leave a group. Pending collectives break, here and at the other members. Never blocks for long."""
 
     def start(
-        self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None
+        self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None, note: int = 0
     ) -> CollectiveHandle:
         """Start this member's part of a collective. ``on_done`` is called just before the handle is done."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from gt.worker.collectives.interface import CollectiveHandle, GroupBroken, OnDone
+from gt.worker.collectives.interface import NOTED, CollectiveHandle, GroupBroken, OnDone
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +33,8 @@ class LocalCollective:
     value: Any = None
     taken: bool = False
     on_done: Callable[[], None] | None = None
+    #: of this member until it is done, then the largest of all
+    largest_note: int = 0
 
     def done(self) -> bool:
         return self.ended
@@ -44,6 +46,10 @@ class LocalCollective:
         assert not self.taken, f"{self.text}: its result was taken already"
         self.taken = True
         return self.value
+
+    def note(self) -> int:
+        assert self.kind in NOTED, f"{self.text}: it carries no note"
+        return self.largest_note
 
     def end(self, value: Any, error: str = "") -> None:
         if self.on_done is not None:
@@ -73,7 +79,9 @@ class LocalGroup:
             parts = [row.pop(0) for row in self.pending]
             _check_agreement(parts)
             results = KINDS[parts[0].kind]([p.array for p in parts], [p.options for p in parts])
+            note = max(part.largest_note for part in parts)
             for part, value in zip(parts, results, strict=True):
+                part.largest_note = note
                 assert part.bits == _bits(part.array), f"{part.text}: the array was written while it was pending"
                 part.end(value)
 
@@ -111,11 +119,11 @@ class LocalPlane:
             self._network.groups[group].break_("the group was left")
 
     def start(
-        self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None
+        self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None, note: int = 0
     ) -> CollectiveHandle:
         joined, rank = self._network.groups[group], self._ranks[group]
         text = f"{kind} among workers {', '.join(map(str, joined.members))}"
-        part = LocalCollective(text, kind, array, options, _bits(array), on_done=on_done)
+        part = LocalCollective(text, kind, array, options, _bits(array), on_done=on_done, largest_note=note)
         if joined.broken:
             part.end(None, joined.broken)
         else:

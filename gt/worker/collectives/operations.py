@@ -68,6 +68,10 @@ class CollectiveCall:
     empty: Callable[[Sequence[int], torch.dtype], Tensor]
     #: whether sums of float16 and bfloat16 are rounded only once, for twice the bytes
     exact: bool = True
+    #: a number that travels with the value of a `NOTED` kind, over gloo
+    note: int = 0
+    #: counts the collectives of the group, the same on all members
+    number: int = 0
 
     @property
     def operand(self) -> Tensor:
@@ -80,6 +84,8 @@ class CollectivePlan(NamedTuple):
     issue: Callable[[Backend], Any] | None
     #: builds the result; called once the collective is complete
     finish: Callable[[], Tensor | None]
+    #: the largest note of the members that had the value; None if the notes are not sent with it
+    note: Callable[[], int] | None = None
 
 
 # -- the kinds -------------------------------------------------------------------------------
@@ -131,7 +137,7 @@ def all_to_all(call: CollectiveCall) -> CollectivePlan:
 def broadcast(call: CollectiveCall) -> CollectivePlan:
     options = dist.BroadcastOptions()
     options.rootRank = call.options["root"]
-    out = call.empty(call.options["shape"], _dtype(call.options["dtype"]))
+    out = call.empty(call.options["shape"], dtype_of(call.options["dtype"]))
     if call.array is not None:
         out.copy_(call.array)
     return CollectivePlan(
@@ -140,17 +146,18 @@ def broadcast(call: CollectiveCall) -> CollectivePlan:
 
 
 def exchange(call: CollectiveCall) -> CollectivePlan:
+    """With NCCL; with gloo see `gt.worker.collectives.noted`."""
     x, options, ranks = call.array, call.options, range(call.size)
-    regions = [[_region(call.operand, starts, n) for to, starts, n in options["sends"] if to == r] for r in ranks]
+    regions = [[region(call.operand, starts, n) for to, starts, n in options["sends"] if to == r] for r in ranks]
     shapes = [[n for source, _, n in options["receives"] if source == r] for r in ranks]
-    dtype = x.dtype if x is not None else _dtype(options["dtype"])
-    packed, _ = _pack([region for row in regions for region in row], call, dtype)
+    dtype = x.dtype if x is not None else dtype_of(options["dtype"])
+    packed, _ = pack([x for row in regions for x in row], call, dtype)
     received = call.empty((sum(prod(n) for row in shapes for n in row),), dtype)
-    sent_bytes = [sum(region.numel() for region in row) * dtype.itemsize for row in regions]
+    sent_bytes = [sum(part.numel() for part in row) * dtype.itemsize for row in regions]
     received_bytes = [sum(_nbytes(row, dtype)) for row in shapes]
     whole = tuple(options["shape"]) if options["shape"] is not None else None
     is_result = not options["keeps"] and [tuple(n) for row in shapes for n in row] == [whole]
-    out = received.view(whole) if is_result and whole is not None else _copy_kept(call, whole, dtype)
+    out = received.view(whole) if is_result and whole is not None else kept(call, whole, dtype)
     issue = lambda backend: backend.alltoall_base(_bytes(received), _bytes(packed), received_bytes, sent_bytes)
     return CollectivePlan(
         issue, lambda: out if is_result or out is None else _copy_received(received, out, options["receives"])
@@ -206,10 +213,10 @@ def _cut_blocks(x: Tensor, dim: int, sizes: Sequence[int], call: CollectiveCall)
     if prod(x.shape[:dim]) == 1 and x.is_contiguous():
         row = prod(x.shape[dim + 1 :]) * x.element_size()
         return x, [n * row for n in sizes]
-    return _pack([x.narrow(dim, end - n, n) for n, end in zip(sizes, accumulate(sizes), strict=True)], call)
+    return pack([x.narrow(dim, end - n, n) for n, end in zip(sizes, accumulate(sizes), strict=True)], call)
 
 
-def _pack(parts: list[Tensor], call: CollectiveCall, dtype: torch.dtype | None = None) -> tuple[Tensor, list[int]]:
+def pack(parts: list[Tensor], call: CollectiveCall, dtype: torch.dtype | None = None) -> tuple[Tensor, list[int]]:
     """The tensors one after the other in one flat tensor, and the bytes of each; a single one is not copied."""
     dtype = dtype or parts[0].dtype
     counts = [x.numel() * dtype.itemsize for x in parts]
@@ -217,7 +224,7 @@ def _pack(parts: list[Tensor], call: CollectiveCall, dtype: torch.dtype | None =
     if len(full) == 1 and full[0].is_contiguous():
         return full[0], counts
     packed = call.empty((sum(counts) // dtype.itemsize,), dtype)
-    for x, target in zip(full, _split(packed, [x.numel() for x in full]), strict=True):
+    for x, target in zip(full, split(packed, [x.numel() for x in full]), strict=True):
         target.view(x.shape).copy_(x)
     return packed, counts
 
@@ -227,34 +234,34 @@ def _join_blocks(flat: Tensor, shapes: list[tuple[int, ...]], dim: int) -> Tenso
     whole = _with_size(shapes[0], dim, sum(shape[dim] for shape in shapes))
     if prod(whole[:dim]) == 1 or flat.numel() == 0:
         return flat.view(whole)
-    blocks = _split(flat, [prod(shape) for shape in shapes])
+    blocks = split(flat, [prod(shape) for shape in shapes])
     return torch.cat([block.view(shape) for block, shape in zip(blocks, shapes, strict=True)], dim)
 
 
-def _copy_kept(call: CollectiveCall, shape: Sequence[int] | None, dtype: torch.dtype) -> Tensor | None:
+def kept(call: CollectiveCall, shape: Sequence[int] | None, dtype: torch.dtype) -> Tensor | None:
     """The result of an exchange, filled with the regions that stay on this rank."""
     if shape is None:
         return None
     out = call.empty(shape, dtype)
     for source, target, n in call.options["keeps"]:
-        _region(out, target, n).copy_(_region(call.operand, source, n))
+        region(out, target, n).copy_(region(call.operand, source, n))
     return out
 
 
 def _copy_received(flat: Tensor, out: Tensor, receives: Sequence[Any]) -> Tensor:
     """Copy the received regions, which are stored by rank and in order, to their positions in ``out``."""
-    regions = sorted(receives, key=lambda region: region[0])
-    blocks = _split(flat, [prod(n) for _, _, n in regions])
+    regions = sorted(receives, key=lambda row: row[0])
+    blocks = split(flat, [prod(n) for _, _, n in regions])
     for block, (_, starts, n) in zip(blocks, regions, strict=True):
-        _region(out, starts, n).copy_(block.view(tuple(n)))
+        region(out, starts, n).copy_(block.view(tuple(n)))
     return out
 
 
-def _region(x: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+def region(x: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
     return x[tuple(slice(start, start + n) for start, n in zip(starts, sizes, strict=True))]
 
 
-def _split(flat: Tensor, counts: list[int]) -> list[Tensor]:
+def split(flat: Tensor, counts: list[int]) -> list[Tensor]:
     return [flat[end - n : end] for n, end in zip(counts, accumulate(counts), strict=True)]
 
 
@@ -280,6 +287,6 @@ def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF_DTYPES else dtype
 
 
-def _dtype(name: str) -> torch.dtype:
+def dtype_of(name: str) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, name)
     return dtype

@@ -8,9 +8,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from gt.launch.backend import INSTALL_TORCH
+from gt.worker.collectives.collective import NotedCollective
 from gt.worker.collectives.descriptors import WakeEvent
 from gt.worker.collectives.groups import WorkerGroup
-from gt.worker.collectives.interface import CollectiveHandle, OnDone
+from gt.worker.collectives.interface import NOTED, CollectiveHandle, OnDone
 from gt.worker.collectives.membership import Membership
 
 if TYPE_CHECKING:
@@ -43,12 +44,17 @@ class ProcessPlane:
             joined.leave()
 
     def start(
-        self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None
+        self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None, note: int = 0
     ) -> CollectiveHandle:
-        collective, ready = self._adapter(group).collective(kind, array, options)
+        adapter, joined = self._adapter(group), self._groups[group]
+        collective, ready = adapter.collective(kind, array, options, note)
         collective.on_done = on_done
-        self._groups[group].start(collective, ready)
-        return collective
+        joined.start(collective, ready)
+        if kind not in NOTED or joined.membership.backend != "nccl":
+            return collective
+        notes, _ = adapter.collective("all_reduce", adapter.int_array(note), {"op": "max", "overwrite": True}, 0)
+        joined.start(notes, None)
+        return NotedCollective(collective, notes)
 
     def reduce_all(
         self, group: int, arrays: list[Any], options: dict[str, Any], on_done: OnDone | None = None
