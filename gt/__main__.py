@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
@@ -16,12 +15,14 @@ class Command(NamedTuple):
     #: has ``main(argv) -> exit code``
     module: str
     summary: str
+    #: whether its process ends without waiting for the threads of torch and ZeroMQ
+    ends_at_once: bool = False
 
 
 #: All commands, in the order of the help.
 COMMANDS = {
     "server": Command("gt.server", "run a server, which clients and workers connect to"),
-    "worker": Command("gt.worker.__main__", "run a worker for a server: one for each device"),
+    "worker": Command("gt.worker.__main__", "run a worker for a server: one for each device", ends_at_once=True),
     "top": Command("gt.scripts.top", "show what the workers and clients of a running system do"),
     "trace": Command("gt.scripts.trace", "record what a running system does, into a file"),
     "visualize": Command("gt.scripts.visualize", "draw what trace recorded, as a picture"),
@@ -76,12 +77,17 @@ def _unknown(name: str) -> str:
 
 
 def main() -> None:
-    """Run the command of this process, and end it: a worker does not wait for the threads of torch and ZeroMQ."""
-    code = run_command(sys.argv[1:])
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # the reader of our output may have ended
-            stream.flush()
-    os._exit(code)
+    """Run the command of this process, and end it."""
+    words, code = sys.argv[1:], 0
+    try:
+        code = run_command(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has ended; nothing more is written at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if words and words[0] in COMMANDS and COMMANDS[words[0]].ends_at_once:
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,11 @@ def test_the_process_ends_with_the_exit_code():
     assert wrong.stderr.startswith("gt.pipeline: ")
 
 
+def test_only_a_worker_ends_at_once():
+    """Other commands run what is registered for the exit of a program."""
+    assert [name for name, command in COMMANDS.items() if command.ends_at_once] == ["worker"]
+
+
 def test_the_help_loads_no_tensor_library():
     script = (
         "import sys, gt.__main__ as m; m.run_command(['help']); print(sorted({'torch', 'numpy'} & set(sys.modules)))"
@@ -94,13 +99,22 @@ def test_the_help_loads_no_tensor_library():
     assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_closed_pipe_is_no_error():
+@pytest.mark.parametrize(
+    ("words", "unbuffered"), [(["bench"], ""), (["--help"], "1"), (["--help"], ""), (["doctor", "--no-trials"], "1")]
+)
+def test_a_closed_pipe_is_no_error(words, unbuffered):
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "gt", "bench"]
+    command = [sys.executable, "-m", "gt", *words]
     with os.fdopen(writer, "w") as pipe:
         result = subprocess.run(
-            command, cwd=ROOT, env=environment(), stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=LONG
+            command,
+            cwd=ROOT,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LONG,
         )
     assert (result.stderr, result.returncode) == ("", 0)
 

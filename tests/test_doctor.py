@@ -60,7 +60,7 @@ HEALTHY = Machine(
     open_files_limit=65536,
     folders=(Folder("temporary files", "/tmp", 99 * GIB, 9 * GIB, True), Folder("compiled code", "/c", GIB, GIB, True)),
     secrets=(SECRET, SecretFile("operator's token", "/home/x/.config/gt/operator", "GT_OPERATOR_TOKEN")),
-    port=Port(9000, free=True),
+    port=Port(9000),
 )
 
 
@@ -95,8 +95,12 @@ WRONG: dict[str, tuple[dict[str, Any], str, str, str]] = {
         PROBLEM, "the GPU driver does not answer: Driver/library version mismatch", "nvidia-smi",
     ),
     "hidden GPUs": (
-        {"gpus": replace(GPUS, visible=0)},
+        {"gpus": replace(GPUS, visible=0, chosen=True)},
         NOTE, "CUDA_VISIBLE_DEVICES hides the 2 GPU(s) of this machine", "unset CUDA_VISIBLE_DEVICES",
+    ),
+    "GPUs that GT does not find": (
+        {"gpus": replace(GPUS, visible=0), "torch": GPU_TORCH},
+        PROBLEM, "GT does not find the 2 GPU(s)", "CUDA_VISIBLE_DEVICES=0,1",
     ),
     "GPUs that torch cannot use": (
         {"gpus": GPUS}, PROBLEM, "torch 2.13.0 cannot use the GPUs: it was built without CUDA", "install a torch",
@@ -134,7 +138,8 @@ WRONG: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a host name without address": ({"addresses": ()}, PROBLEM, "'box', has no address", "/etc/hosts: <address> box"),
     "localhost without address": ({"localhost": ()}, PROBLEM, "localhost has no address", "127.0.0.1 localhost"),
     "a port that is taken": (
-        {"port": Port(9000, free=False)}, PROBLEM, "port 9000 is taken by another program", "gt server -p PORT",
+        {"port": Port(9000, "another program uses it")},
+        PROBLEM, "a server cannot use port 9000: another program uses it", "gt server -p PORT",
     ),
 }  # fmt: skip
 
@@ -166,7 +171,7 @@ def test_variants_of_findings():
     error = replace(HEALTHY, gpus=GPUS, torch=replace(TORCH, cuda="12.8", cuda_error="driver too old"))
     assert "cannot use the GPUs: driver too old" in find_problems(error, [])[0].what
     assert find_problems(replace(HEALTHY, cgroup_cores=1.5, threads_set=True), []) == []
-    assert find_problems(replace(HEALTHY, port=Port(9000, False, server_pid=7)), []) == []
+    assert find_problems(replace(HEALTHY, port=Port(9000, "another program uses it", server_pid=7)), []) == []
 
 
 # -- a machine that is made wrong ----------------------------------------------------------
@@ -237,16 +242,25 @@ def test_a_secret_in_the_environment_is_not_printed(capsys, monkeypatch):
 def test_a_port_that_is_taken(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     port = free_port()
-    assert report(capsys, "-p", str(port))["machine"]["port"]["free"]
+    assert report(capsys, "-p", str(port))["machine"]["port"] == {"number": port, "error": "", "server_pid": 0}
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()
-        assert said(report(capsys, "-p", str(port)), f"port {port} is taken by another program")
+        assert said(report(capsys, "-p", str(port)), f"a server cannot use port {port}: another program uses it")
         with registered(f"tcp://127.0.0.1:{port}", time.time()):
             printed = report(capsys, "-p", str(port))
-    assert printed["machine"]["port"] == {"number": port, "free": False, "server_pid": os.getpid()}
+    assert printed["machine"]["port"]["server_pid"] == os.getpid()
     assert printed["machine"]["servers"] == [f"tcp://127.0.0.1:{port}"]
     assert not said(printed, f"port {port}")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_port_that_is_not_allowed(capsys, monkeypatch):
+    def refuse(self: object, address: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    assert said(report(capsys), "a server cannot use port 9000: Permission denied")
 
 
 @pytest.mark.usefixtures("quick")

@@ -116,9 +116,9 @@ def _secret_text(secret: SecretFile) -> str:
 
 def _port_text(machine: Machine) -> str:
     port = machine.port
-    if port.free:
-        return "free"
-    return f"a GT server of yours runs there (process {port.server_pid})" if port.server_pid else "taken"
+    if port.server_pid:
+        return f"a GT server of yours runs there (process {port.server_pid})"
+    return port.error or "free"
 
 
 def trial_text(trial: TrialResult) -> str:

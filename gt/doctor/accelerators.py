@@ -41,8 +41,9 @@ class GpuFacts:
     driver: str = ""
     #: why the driver does not answer; empty: it does, or there is none
     error: str = ""
-    #: how many of them GT may use
+    #: how many of them GT may use, and whether CUDA_VISIBLE_DEVICES says so
     visible: int = 0
+    chosen: bool = False
 
 
 def probe_torch() -> TorchFacts:
@@ -64,7 +65,8 @@ def find_gpus() -> GpuFacts:
     answer, error = _ask(query, DRIVER_TIMEOUT_S)
     rows = [line.split(", ", 1) for line in answer.splitlines() if ", " in line]
     names = tuple(row[1] for row in rows)
-    return GpuFacts(names, rows[0][0] if rows else "", error, len(visible_gpus()))
+    chosen = "CUDA_VISIBLE_DEVICES" in os.environ
+    return GpuFacts(names, rows[0][0] if rows else "", error, len(visible_gpus()), chosen)
 
 
 def _ask(command: list[str], timeout: float) -> tuple[str, str]:

@@ -62,7 +62,11 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
         yield Finding(PROBLEM, f"torch cannot be used: {torch.error}", "reinstall torch, or use --backend numpy")
     if gpus.error:
         yield Finding(PROBLEM, f"the GPU driver does not answer: {gpus.error}", "run nvidia-smi; reinstall the driver")
-    if gpus.names and not gpus.visible:
+    if gpus.names and not gpus.visible and not gpus.chosen:
+        what = f"GT does not find the {len(gpus.names)} GPU(s): /proc/driver/nvidia/gpus cannot be read"
+        numbers = ",".join(str(i) for i in range(len(gpus.names)))
+        yield Finding(PROBLEM, what, f"name them: CUDA_VISIBLE_DEVICES={numbers}")
+    elif gpus.names and not gpus.visible:
         what = f"CUDA_VISIBLE_DEVICES hides the {len(gpus.names)} GPU(s) of this machine: workers use the CPU"
         yield Finding(NOTE, what, "unset CUDA_VISIBLE_DEVICES")
     elif gpus.names and torch.version and not torch.devices:
@@ -148,9 +152,9 @@ def _network(machine: Machine) -> Iterator[Finding]:
     if not machine.localhost:
         what = "the name localhost has no address: gt.connect('localhost:9000') cannot work"
         yield Finding(PROBLEM, what, "add a line to /etc/hosts: 127.0.0.1 localhost")
-    if not port.free and not port.server_pid:
-        what = f"port {port.number} is taken by another program: a server cannot use it"
-        yield Finding(PROBLEM, what, "end that program, or choose another port: gt server -p PORT")
+    if port.error and not port.server_pid:
+        what = f"a server cannot use port {port.number}: {port.error}"
+        yield Finding(PROBLEM, what, "choose another port: gt server -p PORT")
 
 
 CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (

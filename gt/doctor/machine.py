@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 import pathlib
@@ -61,7 +62,8 @@ class SecretFile:
 @dataclass(frozen=True, slots=True)
 class Port:
     number: int
-    free: bool
+    #: why a server cannot use it; empty: it can
+    error: str = ""
     #: the process of this user's GT server that listens there, or 0
     server_pid: int = 0
 
@@ -204,7 +206,8 @@ def _port(number: int) -> Port:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a server does: old connections do not count
         try:
             probe.bind(("127.0.0.1", number))
-            return Port(number, free=True)
-        except OSError:
+            return Port(number)
+        except OSError as error:
             servers = (server for server in running_servers() if server.address.endswith(f":{number}"))
-            return Port(number, free=False, server_pid=next((server.pid for server in servers), 0))
+            reason = "another program uses it" if error.errno == errno.EADDRINUSE else str(error.strerror)
+            return Port(number, reason, next((server.pid for server in servers), 0))
