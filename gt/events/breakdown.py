@@ -45,6 +45,9 @@ class Breakdown:
     #: how many instructions ran, and how many of them in repeated fragments
     instructions: int = 0
     hot: int = 0
+    #: nanoseconds in which workers waited for sections to be compiled, and how many sections
+    compiling: int = 0
+    compilations: int = 0
     #: the largest share of its memory that a device used
     memory: float = 0.0
     path: list[PathPart] = field(default_factory=list)
@@ -113,7 +116,7 @@ def _of_kinds(table: EventTable, worker: int, keys: list[tuple[int, int]], *kind
 
 
 def _computing(table: EventTable, worker: int, keys: list[tuple[int, int]]) -> Any:
-    return union(_of_kinds(table, worker, keys, "op", "section", "start")[:, STARTED : ENDED + 1])
+    return union(_of_kinds(table, worker, keys, "op", "section", "start", "compile")[:, STARTED : ENDED + 1])
 
 
 def _waiting(table: EventTable, worker: int, keys: list[tuple[int, int]]) -> Any:
@@ -165,6 +168,9 @@ def _add_totals(result: Breakdown, table: EventTable, keys: list[tuple[int, int]
         sites = table.sites.get(client, {})
         for what, site, started, ended, fragment in rows[:, (WHAT, 2, STARTED, ENDED, 6)].tolist():
             name = names[what]
+            if name.kind == "compile":
+                result.compilations += 1
+                result.compiling += min(ended, result.ended) - max(started, result.begun)
             if name.kind in ("op", "section"):
                 result.instructions += 1
                 result.hot += fragment > 0

@@ -28,15 +28,17 @@ COLOURS = {
     "fft": "#44AA99",
     "moves": "#7B5E3B",
     "compiled": "#332288",
+    "compiling": "#661100",
     WAITING: "#A8A8A8",
     DISPATCHING: "#5D5D5D",
     PYTHON: "#AA4499",
 }
 OTHER_COLOUR, BUBBLE_COLOUR, MOVE_COLOUR, PATH_COLOUR, GROUND = "#777777", "#C9C9C9", "#222222", "#C40D1E", "#F4F4F4"
+ALL_COLOURS = ("white", "black", GROUND, BUBBLE_COLOUR, MOVE_COLOUR, PATH_COLOUR, OTHER_COLOUR, *COLOURS.values())
 #: families on which dark text is legible
 LIGHT = {"elementwise", "normalization", "data", "random", WAITING, "optimizer"}
 #: inches: the margins, a lane of a worker and of another role, and the space between lanes
-LEFT, RIGHT, WORKER, OTHER, SPACE = 1.15, 1.75, 0.55, 0.3, 0.12
+LEFT, RIGHT, WORKER, OTHER, SPACE = 1.15, 1.85, 0.55, 0.3, 0.12
 #: the share of a worker's lane below its instructions, where moves are shown
 STRIP = 0.2
 #: the average width of a character, in units of its size
@@ -132,16 +134,13 @@ class PanelDrawing:
         return top + tall + SPACE * self._scale
 
     def _worker(self, worker: int, lane: Lane, top: float) -> None:
-        whole, lines = WORKER * self._scale, self._lines
+        whole = WORKER * self._scale
         tall = whole * (1 - STRIP)
         self._background(top, whole)
         self._gaps(worker, top, tall)
         self._fill(lane, top, tall)
-        low = np.full(lines.columns + 1, top + whole)
-        moving = np.append(lane.moving, lane.moving[-1:])
-        edges = self._ms(np.linspace(lines.begun, lines.ended, lines.columns + 1))
-        colour = {"color": MOVE_COLOUR, "alpha": MOVING_ALPHA, "linewidth": 0}
-        self._axes.fill_between(edges, low, low - moving * whole * STRIP * 0.8, step="post", **colour)
+        low = np.full(self._lines.columns, top + whole)
+        self._columns(low, lane.moving * whole * STRIP * 0.8, MOVE_COLOUR, MOVING_ALPHA)
         self._shares(worker, top, whole)
 
     def _shares(self, worker: int, top: float, tall: float) -> None:
@@ -154,7 +153,7 @@ class PanelDrawing:
         idle = max(0.0, 1 - busy - waits - bubble)
         self._note(top + tall * 0.75, f"{rest}idle {idle:.0%}")
         if len(self._lines.workers) > 1:
-            self._note(top + tall * 0.3, f"waits {waits:.0%}", indent=0.75)
+            self._note(top + tall * 0.3, f"waits {waits:.0%}", indent=0.9)
 
     def _background(self, top: float, tall: float) -> None:
         begun, ended = self._ms(self._lines.begun), self._ms(self._lines.ended)
@@ -169,21 +168,31 @@ class PanelDrawing:
 
     def _fill(self, lane: Lane, top: float, tall: float) -> None:
         """Boxes, and shares stacked from the bottom."""
-        lines, bottom = self._lines, np.full(self._lines.columns + 1, top + tall)
-        edges = self._ms(np.linspace(lines.begun, lines.ended, lines.columns + 1))
+        bottom = np.full(self._lines.columns, top + tall)
         for family in sorted(lane.shares, key=lambda f: (f == WAITING, -lane.shares[f].sum())):
-            share = np.append(lane.shares[family], lane.shares[family][-1:])
-            colour = COLOURS.get(family, OTHER_COLOUR)
-            self._axes.fill_between(edges, bottom, bottom - share * tall, step="post", color=colour, linewidth=0)
-            bottom = bottom - share * tall
+            self._columns(bottom, lane.shares[family] * tall, COLOURS.get(family, OTHER_COLOUR))
+            bottom = bottom - lane.shares[family] * tall
         for family in sorted({box.family for box in lane.boxes}):
             boxes = [box for box in lane.boxes if box.family == family]
             spans = [(self._ms(box.begun), (box.ended - box.begun) / 1e6) for box in boxes]
-            style = {"facecolor": COLOURS.get(family, OTHER_COLOUR), "edgecolor": "white", "linewidth": 0.4}
+            style = {
+                "facecolor": COLOURS.get(family, OTHER_COLOUR),
+                "edgecolor": "white",
+                "linewidth": 0.4,
+                "zorder": 1.2,
+            }
             self._axes.broken_barh(spans, (top, tall), **style)
             for box in boxes:
                 label = box.label or milliseconds(box.ended - box.begun)
                 self._inside(label, box.begun, box.ended, top + tall / 2, "black" if family in LIGHT else "white")
+
+    def _columns(self, bottom: Any, heights: Any, colour: str, alpha: float = 1.0) -> None:
+        """Columns of these heights. Thousands of them would make a large SVG or PDF file: there they are a picture."""
+        lines = self._lines
+        edges = self._ms(np.linspace(lines.begun, lines.ended, lines.columns + 1))
+        low, high = (np.append(place, place[-1:]) for place in (bottom, bottom - heights))
+        style = {"color": colour, "alpha": alpha, "linewidth": 0, "rasterized": True, "zorder": 1.1}
+        self._axes.fill_between(edges, low, high, step="post", **style)
 
     def _inside(self, text: str, begun: int, ended: int, y: float, colour: str, ground: str = "") -> None:
         """A text in the middle of a span, if it fits."""

@@ -113,7 +113,8 @@ class WorkerStats(msgspec.Struct, frozen=True):
 class EventName(msgspec.Struct, frozen=True, array_like=True):
     """What an event of the event stream stands for."""
 
-    #: "op"; "section" (a part of a fragment that runs as a whole); "start" (of a move); "move"; "wait" (for a move)
+    #: "op"; "section" (a part of a fragment that runs as a whole); "compile" (of a section that waits for it); "start"
+    #: (of a move); "move"; "wait" (for a move)
     kind: str
     #: the kind of work (`gt.ops.families`), or "moves", "waiting", "compiled"
     family: str

@@ -7,6 +7,7 @@ ran without a stop is noted:
     sections            a mark before and after the section; in detail, `tick` adds one before each call
     graphs, compiled    a mark before and after the section
     moves               the time at their start, and when they are done
+    compiling           from the run of a section that needs code to the moment when it is there
     waits               from the word that could not run to the moment when the stream continues
 
 An instruction ends where the next one begins, so one mark is enough for both. A mark has its price: the time of a small
@@ -121,6 +122,8 @@ class EventRecorder:
         #: the mark where the interpreter began; the marks of its instructions, if they have any
         self._first: Any = None
         self._inner: list[Any] | None = None
+        #: when a section was compiled last, which is no part of its run
+        self._compiled_until = 0
         #: events that are not sent yet
         self._count = 0
         self._sent = clock()
@@ -225,6 +228,8 @@ class EventRecorder:
     ) -> None:
         """A section has run: as a whole at this level, or "". ``detailed``: then there is a mark before each call."""
         marks.append(self._marks.mark())
+        if self._marks.cheap:
+            marks[0] = max(marks[0], self._compiled_until)
         if level:
             whole = array("i", [self._name_of_section(section, level)])
             self._add([marks[0], marks[-1]], whole, array("i", [0]), LEVELS.index(level))
@@ -258,6 +263,13 @@ class EventRecorder:
             events.hot += count
         if len(events.stretches) > MAX_WAITING_STRETCHES:
             del events.stretches[: MAX_WAITING_STRETCHES // 2]
+
+    def compiled(self, waits: list[tuple[int, int]]) -> None:
+        """The current client waited in these spans for a section to be compiled, which runs next."""
+        what = self._name("compile", lambda: EventName("compile", "compiling", "compile", "compile a section", "", 0))
+        for begun, ended in waits:
+            self._events.beside.append((what, 0, self._execute, self._queued, self._fragment, begun, ended))
+            self._compiled_until = ended
 
     def moving(self, moves: list[LinkedMove], site: int) -> Callable[[], None]:
         """Moves begin, as one. Returns the function that any thread calls when they are done."""

@@ -157,6 +157,9 @@ class Replayer:
         try:
             return self.levels.run(body, inputs, numbers, space.store)
         finally:
+            waits = self.levels.take_waits()
+            if waits and self.recorder is not None:
+                self.recorder.compiled(waits)
             if self.levels.notices:
                 self._announce_reasons(space, client)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Compiler:
         self.debug = topic("GT_DEBUG_COMPILE")
         self._compiled_calls = CompiledCalls()
         self.notices = [] if notices is None else notices
+        #: when the worker's thread waited for code, in nanoseconds
+        self.waits: list[tuple[int, int]] = []
         #: held while a graph is captured or a trial runs
         self.capture_lock = threading.RLock()
         self._queue: list[tuple[CompileJob, Future[CompiledProgram]]] = []
@@ -90,7 +93,9 @@ class Compiler:
         """Compile in the background; or, with ``wait``, in this thread before returning."""
         future: Future[CompiledProgram] = Future()
         if wait:
+            begun = time.perf_counter_ns()
             self._run(job, future)
+            self.waits.append((begun, time.perf_counter_ns()))
             return future
         with self._wake:
             self._queue.append((job, future))

@@ -58,6 +58,13 @@ class Levels:
         switch.compiles = self._compiles or section.compile
         return switch
 
+    def take_waits(self) -> list[tuple[int, int]]:
+        """When the worker's thread waited for compiled code since the last call, in nanoseconds."""
+        if self._compiler is None or not self._compiler.waits:
+            return []
+        waits, self._compiler.waits = self._compiler.waits, []
+        return waits
+
     def level_of(self, section: Section) -> str:
         """The name of the level at which a section runs now."""
         switch = self._switches.get(section)
