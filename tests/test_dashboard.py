@@ -22,6 +22,7 @@ from gt.dispatcher.inspection import MAX_OPEN
 from gt.dispatcher.violations import Violation
 from gt.errors import ConfigError
 from gt.launch.dashboard import DashboardProcess, parse_address
+from gt.scripts.timeline_panel import COLOURS
 from gt.testing import Cluster
 from gt.wire.event_messages import EventBatch, Inspect, Inspection, Listening
 from gt.wire.structures import EventName, WorkerInfo
@@ -152,6 +153,13 @@ def test_the_page_loads_nothing_from_outside() -> None:
     assert "<!-- style" not in text
     assert policy.count("sha256-") == 2
     assert "unsafe" not in policy
+
+
+def test_colours_are_those_of_pictures() -> None:
+    script = (ROOT / "gt" / "dashboard" / "page" / "format.js").read_text()
+    colours = dict(re.findall(r'(\w+): "(#[0-9A-F]{6})"', script))
+    assert colours == {family: colour for family, colour in COLOURS.items() if family in colours}
+    assert len(colours) == 14
 
 
 # -- what a page is told -------------------------------------------------------------------

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from gt.events.table import ENDED, QUEUED, SITE, STARTED, WHAT, EventTable
-from gt.wire.event_messages import COLUMNS, DISPATCHER, EventBatch
+from gt.events.table import COLUMNS, ENDED, SITE, STARTED, WHAT, EventTable, batch_rows
+from gt.wire.event_messages import DISPATCHER, EventBatch
 from gt.wire.structures import EventName
 
 #: How much is kept: seconds, and bytes of events.
@@ -60,7 +60,9 @@ class RecentEvents:
         oldest = batch.ended + batch.offset - KEPT_NS
         while self._nbytes > KEPT_BYTES or self._batches[0].ended + self._batches[0].offset < oldest:
             self._nbytes -= len(self._batches.popleft().rows)
-        return _rows(batch)
+        if batch.source == DISPATCHER or not batch.rows:
+            return np.empty((0, len(COLUMNS)), dtype=np.int64)
+        return batch_rows(batch)
 
     def _numbers(self, name: EventName) -> tuple[int, int, int]:
         if name.family not in self.families:
@@ -94,7 +96,7 @@ class RecentEvents:
         for batch in self._batches:
             if batch.source == DISPATCHER or not batch.rows or batch.ended + batch.offset < first:
                 continue
-            rows = _rows(batch)
+            rows = batch_rows(batch)
             rows = rows[(rows[:, ENDED] >= first) & (rows[:, STARTED] <= last)]
             bars += self.bars(batch.source, batch.client, rows, max(1, (last - first) // count))
         return bars
@@ -109,17 +111,6 @@ class RecentEvents:
             if batch.ended + batch.offset >= since:
                 table.add(batch)
         return table
-
-
-def _rows(batch: EventBatch) -> Any:
-    """The events of a worker's batch on the server's clock."""
-    if batch.source == DISPATCHER:
-        return np.empty((0, len(COLUMNS)), dtype=np.int64)
-    rows = np.frombuffer(batch.rows, dtype=np.int64).reshape(-1, len(COLUMNS))
-    if batch.offset:
-        rows = rows.copy()
-        rows[:, QUEUED : ENDED + 1] += batch.offset
-    return rows
 
 
 def _merged(

@@ -106,7 +106,7 @@ class EventTable:
         if batch.rows and batch.source == DISPATCHER:
             self.add_rows(key, np.frombuffer(batch.rows, dtype=np.int64).reshape(-1, len(DISPATCHER_COLUMNS)))
         elif batch.rows:
-            stretches = np.frombuffer(batch.stretches, dtype=np.int64).reshape(-1, len(STRETCH_COLUMNS))
+            stretches = _stretches(batch)
             self._packed.setdefault(key, []).append((stretches, batch.rows, offset))
             times, count = stretches[:, _STRETCH[self._since_column]] + offset, stretches[:, _STRETCH["count"]]
             self.count += int(count[times >= self._since].sum())
@@ -156,6 +156,15 @@ class EventTable:
         if not parts:
             return 0, 0
         return min(int(rows[:, STARTED].min()) for rows in parts), max(int(rows[:, ENDED].max()) for rows in parts)
+
+
+def batch_rows(batch: EventBatch) -> Any:
+    """The events of a worker's batch as rows with `COLUMNS`, on the server's clock."""
+    return _unpack(_stretches(batch), batch.rows, batch.offset)
+
+
+def _stretches(batch: EventBatch) -> Any:
+    return np.frombuffer(batch.stretches, dtype=np.int64).reshape(-1, len(STRETCH_COLUMNS))
 
 
 def _unpack(stretches: Any, data: bytes, offset: int) -> Any:
