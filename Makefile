@@ -18,7 +18,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 test: .venv/test
 	$(PYTEST) -m "not long"
 
-test-all: .venv/test .venv/programs
+test-all: .venv/test .venv/programs .venv/browser
 	$(PYTEST)
 
 test-quick: .venv/test
@@ -55,6 +55,13 @@ bench: .venv/test
 # other people's models and tools, which tests/test_programs.py runs with GT
 .venv/programs: .venv/worker
 	$(PIP) -e '.[worker,programs]'
+	touch $@
+
+# a browser for tests/test_dashboard_browser.py, where that is easy; without one they are skipped
+.venv/browser: | .venv/test
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install -qq -y --no-install-recommends chromium > /dev/null 2>&1; } || \
+		echo "no Chromium: the tests of the dashboard in a browser are skipped"
 	touch $@
 
 .venv/check: .venv/worker

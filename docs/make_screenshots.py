@@ -22,8 +22,8 @@ SIZES = {
 TRAINING = """
     gt.auto_shard()
     nn, F = gt.nn, gt.nn.functional
-    inner = nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 512), nn.GELU()
-    model = nn.Sequential(*inner, nn.Linear(512, 10))
+    hidden = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 512), nn.GELU())
+    model = nn.Sequential(hidden, nn.Linear(512, 10))
     optimizer = gt.optim.Adam(model.parameters(), lr=1e-3)
     x, y = gt.randn(768, 256), gt.randint(0, 10, (768,))
     while True:

@@ -26,6 +26,7 @@ COMMANDS = {
     "top": Command("gt.scripts.top", "show what the workers and clients of a running system do"),
     "trace": Command("gt.scripts.trace", "record what a running system does, into a file"),
     "visualize": Command("gt.scripts.visualize", "draw what trace recorded, as a picture"),
+    "dashboard": Command("gt.dashboard.__main__", "show a running system as a web page"),
     "pipeline": Command("gt.pipeline.__main__", "draw a pipeline schedule"),
     "doctor": Command("gt.doctor.__main__", "check this machine: what it has, what is wrong, what to do"),
     "demo": Command("gt.scripts.demo", "run the demo (needs a clone of the repository)"),

@@ -22,8 +22,9 @@ from gt.dispatcher.inspection import MAX_OPEN
 from gt.dispatcher.violations import Violation
 from gt.errors import ConfigError
 from gt.launch.dashboard import DashboardProcess, parse_address
+from gt.scripts.timeline_panel import COLOURS
 from gt.testing import Cluster
-from gt.wire.event_messages import EventBatch, Inspect, Inspection, Listening
+from gt.wire.event_messages import EVENT_FIELDS, EventBatch, Inspect, Inspection, Listening
 from gt.wire.structures import EventName, WorkerInfo
 from tests.support.dashboards import Messages, TrainingSystem, get, sign_in
 from tests.support.processes import ROOT, Process, free_port, wait_until
@@ -154,16 +155,25 @@ def test_the_page_loads_nothing_from_outside() -> None:
     assert "unsafe" not in policy
 
 
+def test_colours_are_those_of_pictures() -> None:
+    script = (ROOT / "gt" / "dashboard" / "page" / "format.js").read_text()
+    colours = dict(re.findall(r'(\w+): "(#[0-9A-F]{6})"', script))
+    assert colours == {family: colour for family, colour in COLOURS.items() if family in colours}
+    assert len(colours) == 14
+
+
 # -- what a page is told -------------------------------------------------------------------
 
 
 def batch(
     rows: list[tuple[int, int, int]], names: list[EventName] = (), worker: int = 0, offset: int = 0
 ) -> EventBatch:
-    """Events of client 1: (index of the name, started, ended)."""
-    data = np.array([(what, 1, 7, start, start, end, 0, 0) for what, start, end in rows], dtype=np.int64).tobytes()
+    """Events of client 1, each in a stretch of its own: (index of the name, started, ended)."""
+    stretches = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in rows], dtype=np.int64).tobytes()
+    events = np.array([(what, 7, end - start) for what, start, end in rows], dtype=EVENT_FIELDS).tobytes()
     ended = max((end for *_, end in rows), default=0)
-    return EventBatch(worker, 1, offset, 0, 0, 0, ended, list(names), [(7, "a.py:1: x")], data, [], 0, {}, 0)
+    sites = [(7, "a.py:1: x")]
+    return EventBatch(worker, 1, offset, 0, 0, 0, ended, list(names), sites, stretches, events, [], 0, {}, 0)
 
 
 def bars_of(recent: RecentEvents, new: EventBatch, resolution: int) -> list[tuple[int, ...]]:
@@ -365,9 +375,9 @@ def test_a_viewer_has_few_open_inspections() -> None:
 def metrics_with_values() -> Metrics:
     metrics = Metrics()
     shares = [("matmul", 3, 2_000_000_000, 24), ("transfer", 1, 5, 1000)]
-    metrics.add(EventBatch(0, 1, 0, 0, 0, 0, 10, [], [], b"", shares, 2, {}, 1500))
-    metrics.add(EventBatch(0, 0, 0, 0, 0, 0, 10, [], [], b"", [], 0, {"used": 5, "peak": 6, "total": 7}, 1500))
-    metrics.add(EventBatch(-1, 1, 0, 0, 4, 0, 10, [], [], b"", [("dispatcher", 1, 500_000_000, 0)], 0, {}, 0))
+    metrics.add(EventBatch(0, 1, 0, 0, 0, 0, 10, [], [], b"", b"", shares, 2, {}, 1500))
+    metrics.add(EventBatch(0, 0, 0, 0, 0, 0, 10, [], [], b"", b"", [], 0, {"used": 5, "peak": 6, "total": 7}, 1500))
+    metrics.add(EventBatch(-1, 1, 0, 0, 4, 0, 10, [], [], b"", b"", [("dispatcher", 1, 500_000_000, 0)], 0, {}, 0))
     return metrics
 
 

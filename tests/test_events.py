@@ -369,6 +369,28 @@ def test_who_sees_what() -> None:
     first.close(), second.close()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_listener_right_after_another(seed: int) -> None:
+    """Events of the recording before, which are still on their way, are not for the new listener."""
+    cluster = Cluster(workers=2, seed=seed, backend="numpy")
+    cluster.dispatcher._access = Access(everybody=True)
+    with cluster.client():
+        step = training_step()
+        for _ in range(3):
+            first = ClusterViewer(cluster)
+            step()
+            gt.ones(3).exp().sum().item()
+            del cluster.clients[first.name]
+            cluster._cut(first.name)
+            while first.name in cluster.dispatcher.by_peer:
+                cluster.step()
+            second = ClusterViewer(cluster)
+            gt.ones(2).sin().sum().item()
+            table = second.stop()
+            second.leave()
+            assert {event.name.op for event in table.events()} == {"full", "sin", "sum"}
+
+
 def test_recording_ends_with_the_last_listener() -> None:
     cluster = Cluster(workers=2, backend="numpy")
     first, second = ClusterViewer(cluster), ClusterViewer(cluster)

@@ -17,6 +17,7 @@ from typing import Any
 
 from gt.errors import ConfigError
 from gt.events.viewer import find_server
+from gt.launch.command_name import command_name
 from gt.launch.dashboard import INSTALL_DASHBOARD, LINK, METRICS, READY, parse_address
 from gt.launch.parent import end_with_parent
 
@@ -24,7 +25,7 @@ from gt.launch.parent import end_with_parent
 def main(argv: list[str] | None = None) -> int:
     from gt.scripts.command import add_server_options, run
 
-    parser = argparse.ArgumentParser(prog="python -m gt.dashboard", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command_name("gt.dashboard"), description=__doc__)
     parser.add_argument("--listen", metavar="[ADDRESS:]PORT", help="where the page is (default 127.0.0.1:8787)")
     parser.add_argument("--metrics", metavar="[ADDRESS:]PORT", help="only metrics, or metrics at a port of their own")
     parser.add_argument("--server", metavar="ADDRESS", help=argparse.SUPPRESS)

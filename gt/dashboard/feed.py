@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
@@ -59,7 +60,6 @@ class Feed(threading.Thread):
         self._lock = threading.Lock()
         #: why the server cannot be reached; empty if it can
         self.lost = "not connected yet"
-        self._viewer: Viewer | None = None
         self._listening: Listening | None = None
         self._number = 0
         #: nanoseconds to add to this process's clock, to get the server's
@@ -85,13 +85,18 @@ class Feed(threading.Thread):
         while True:
             try:
                 with Viewer(self.address, listens=False) as viewer:
-                    self._viewer, self.lost = viewer, ""
+                    self.lost = ""
                     self._watch(viewer)
             except (GtError, OSError) as error:
-                self._viewer, self.lost = None, str(error)
-                self._listening = None
-                self._send("lost", {"reason": self.lost})
+                self._give_up(str(error))
+            except Exception as error:  # a page must not stand still without a word
+                traceback.print_exc()
+                self._give_up(f"the dashboard failed: {error!r}")
             time.sleep(RETRY_S)
+
+    def _give_up(self, reason: str) -> None:
+        self.lost, self._listening = reason, None
+        self._send("lost", {"reason": reason})
 
     @property
     def wanted(self) -> bool:

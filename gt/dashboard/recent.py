@@ -61,7 +61,9 @@ class RecentEvents:
         while self._nbytes > KEPT_BYTES or self._batches[0].ended + self._batches[0].offset < oldest:
             gone = self._batches.popleft()
             self._nbytes -= len(gone.stretches) + len(gone.rows)
-        return _rows(batch)
+        if batch.source == DISPATCHER or not batch.rows:
+            return np.empty((0, len(COLUMNS)), dtype=np.int64)
+        return batch_rows(batch)
 
     def _numbers(self, name: EventName) -> tuple[int, int, int]:
         if name.family not in self.families:
@@ -95,7 +97,7 @@ class RecentEvents:
         for batch in self._batches:
             if batch.source == DISPATCHER or not batch.rows or batch.ended + batch.offset < first:
                 continue
-            rows = _rows(batch)
+            rows = batch_rows(batch)
             rows = rows[(rows[:, ENDED] >= first) & (rows[:, STARTED] <= last)]
             bars += self.bars(batch.source, batch.client, rows, max(1, (last - first) // count))
         return bars
@@ -110,11 +112,6 @@ class RecentEvents:
             if batch.ended + batch.offset >= since:
                 table.add(batch)
         return table
-
-
-def _rows(batch: EventBatch) -> Any:
-    """The events of a worker's batch on the server's clock; the dispatcher's are not shown."""
-    return np.empty((0, len(COLUMNS)), dtype=np.int64) if batch.source == DISPATCHER else batch_rows(batch)
 
 
 def _merged(

@@ -298,8 +298,8 @@ class Dispatcher:
                 self.clients[client_id].done += weight
         self.requests.worker_gone(worker.id)
         self.listeners.worker_gone(worker)
-        self.inspections.worker_gone(worker.id)
         self.inspections.log(f"worker {worker.id} has ended{': ' * bool(worker.exit_reason)}{worker.exit_reason}")
+        self.inspections.worker_gone(worker.id)
         for client in self.clients.values():
             self.requests.handle_waiting(client)
         self._announce_roster()

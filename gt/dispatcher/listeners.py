@@ -100,6 +100,8 @@ class Listeners:
         #: peers of clients that were asked for their source lines)
         self._ending: dict[Peer, tuple[int, int, set[int | Peer]]] = {}
         self._last_flush = 0
+        #: worker -> when it was told to stop. What it recorded before may still be on its way: it is for nobody.
+        self._stopped: dict[int, int] = {}
         #: (worker, client) -> the names of its events
         self._names: dict[tuple[int, int], list[EventName]] = {}
         #: client -> (number, text) of its source lines
@@ -178,8 +180,10 @@ class Listeners:
     def _remove(self, peer: Peer) -> None:
         self._ending.pop(peer, None)
         if self.listeners.pop(peer, None) is not None and not self.listeners:
+            self._last_flush = sent = max(self.clock(), self._last_flush + 1)
+            self._stopped = dict.fromkeys(self._workers, sent)
             for worker in self._workers.values():
-                self._delivery.send(worker, Record(False, self.clock()))
+                self._delivery.send(worker, Record(False, sent))
             for table in (self._names, self._sites, self._clocks, self._rows, self._origins, self._received):
                 table.clear()
 
@@ -190,6 +194,7 @@ class Listeners:
 
     def worker_gone(self, worker: WorkerState) -> None:
         self._clocks.pop(worker.id, None)
+        self._stopped.pop(worker.id, None)
         self._ended(worker.id)
 
     def peers_changed(self) -> None:
@@ -214,7 +219,9 @@ class Listeners:
             self._delivery.send(worker, Record(True, self.clock()))
 
     def clock_reading(self, worker: WorkerState, m: ClockReading, rest: object) -> None:
-        if not self.listeners:
+        if self._stopped.get(worker.id) == m.sent:
+            del self._stopped[worker.id]
+        if not self.listeners or worker.id in self._stopped:
             return
         now = self.clock()
         readings = self._clocks.setdefault(worker.id, deque(maxlen=CLOCK_READINGS))
@@ -234,7 +241,7 @@ class Listeners:
     # -- events of workers ---------------------------------------------------------------
 
     def recorded(self, worker: WorkerState, m: Recorded, rest: object) -> None:
-        if not self.listeners:
+        if not self.listeners or worker.id in self._stopped:
             return
         self._names.setdefault((worker.id, m.client), []).extend(m.names)
         client = self._clients.get(m.client)

@@ -158,13 +158,13 @@ class EventTable:
         return min(int(rows[:, STARTED].min()) for rows in parts), max(int(rows[:, ENDED].max()) for rows in parts)
 
 
+def batch_rows(batch: EventBatch) -> Any:
+    """The events of a worker's batch as rows with `COLUMNS`, on the server's clock."""
+    return _unpack(_stretches(batch), batch.rows, batch.offset)
+
+
 def _stretches(batch: EventBatch) -> Any:
     return np.frombuffer(batch.stretches, dtype=np.int64).reshape(-1, len(STRETCH_COLUMNS))
-
-
-def batch_rows(batch: EventBatch) -> Any:
-    """The events of a worker's batch as an array with `COLUMNS`, on the server's clock."""
-    return _unpack(_stretches(batch), batch.rows, batch.offset)
 
 
 def _unpack(stretches: Any, data: bytes, offset: int) -> Any:

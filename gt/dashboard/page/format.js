@@ -1,14 +1,27 @@
 "use strict";
 // Numbers as text, colours, and elements.
 
-// colours that people with any kind of colour vision can tell apart, the same in every view
+// The colours of gt.scripts.visualize, which people with any kind of colour vision can tell apart.
 const FAMILY_COLOURS = {
-  matmul: "#3577d4", attention: "#8059c9", elementwise: "#e8a013", convolution: "#0e9f7a", normalization: "#4fb4e6",
-  reduction: "#cf6fa5", optimizer: "#d9571e", recurrent: "#2aa3a3", random: "#a0962d", data: "#7f8ea6", fft: "#6b5b3e",
-  compiled: "#12806a", moves: "#e0405e", waiting: "#9aa5b5",
+  matmul: "#0072B2", elementwise: "#E69F00", reduction: "#009E73", optimizer: "#CC79A7", attention: "#D55E00",
+  normalization: "#F0E442", data: "#56B4E9", convolution: "#882255", recurrent: "#999933", random: "#DDCC77",
+  fft: "#44AA99", moves: "#7B5E3B", compiled: "#332288", waiting: "#A8A8A8",
 };
+const LIGHT = new Set(["elementwise", "normalization", "data", "random", "waiting", "optimizer"]);  // with dark text
 const WORKER_COLOURS = ["#3577d4", "#e8a013", "#0e9f7a", "#cf6fa5", "#8059c9", "#d9571e", "#4fb4e6", "#7a8a2a"];
-const familyColour = (name) => FAMILY_COLOURS[name] || "#97a1b3";
+const darkScheme = matchMedia("(prefers-color-scheme: dark)");
+
+function familyColour(name) {
+  const colour = FAMILY_COLOURS[name] || "#777777";
+  return darkScheme.matches ? lighter(colour) : colour;
+}
+
+// A quarter of the way to white: dark colours must be seen on a dark ground.
+function lighter(colour) {
+  const parts = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return `rgb(${parts.map((part) => Math.round(part + (255 - part) / 4)).join(" ")})`;
+}
+
 const workerColour = (number) => WORKER_COLOURS[number % WORKER_COLOURS.length];
 
 const percent = (share) => (share > 0 && share < 0.005 ? "<1 %" : `${Math.round(share * 100)} %`);

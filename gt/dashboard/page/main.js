@@ -41,6 +41,6 @@ function frame(now) {
   requestAnimationFrame(frame);
 }
 addEventListener("resize", () => { if (known.load) drawMemory(); });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (known.load) drawMemory(); });
+darkScheme.addEventListener("change", panelsChanged);
 connect();
 requestAnimationFrame(frame);

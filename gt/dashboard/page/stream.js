@@ -130,7 +130,7 @@ function drawWide(context, bar, x0, x1, top, height) {
   context.fillRect(x0, top, Math.max(x1 - x0 - 0.6, 0.6), height);
   const text = (known.labels.get(bar[LABEL]) || family).split("(")[0];
   if (height > 20 && x1 - x0 > 30 && context.measureText(text).width < x1 - x0 - 8) {
-    context.fillStyle = family === "waiting" || family === "elementwise" ? "#222b3a" : "#fff";
+    context.fillStyle = LIGHT.has(family) ? "#222b3a" : "#fff";
     context.fillText(text, x0 + 5, top + height / 2);
   }
 }
