@@ -159,7 +159,8 @@ if _MissingModules not in _sys.meta_path:
 #: Modules that are imported at their first use.
 _LAZY = (
     "accelerator", "amp", "backends", "compiler", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub",
-    "jit", "library", "nn", "optim", "pipeline", "random", "serialization", "sparse", "special", "utils",
+    "jit", "library", "multiprocessing", "nn", "optim", "pipeline", "random", "serialization", "sparse", "special",
+    "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
@@ -220,6 +221,7 @@ if TYPE_CHECKING:
     from gt import hub as hub
     from gt import jit as jit
     from gt import library as library
+    from gt import multiprocessing as multiprocessing
     from gt import nn as nn
     from gt import optim as optim
     from gt import pipeline as pipeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+import time
 import warnings
 from importlib.util import find_spec
 from typing import Any
@@ -15,9 +16,11 @@ import torch
 
 import gt
 from gt.testing import Cluster
+from tests.programs_of_others.__main__ import shown_times
 from tests.programs_of_others.compare import ProgramFailed, compare, prepare
 from tests.programs_of_others.rename import rename
 from tests.programs_of_others.table import PROGRAMS, Program
+from tests.programs_of_others.worlds import Enough, Steps
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,6 +49,27 @@ def test_a_program_computes_the_same_with_torch_and_gt(
     prepare(program, root, tmp_path)
     result = compare(program, tmp_path)
     assert result.equal(program), result
+
+
+@pytest.mark.parametrize("count", [2, 3, 14])
+def test_a_program_with_too_few_steps_is_not_timed(count: int) -> None:
+    program = Program("a program", "", "", timed=(3, 15))
+    steps = Steps(program, "time", torch)
+    for _ in range(count):
+        steps.record(None)
+    assert steps.step_ms is None
+    assert shown_times(program, {}) == "too short to time: fewer than 15 steps"
+    assert shown_times(program, {"gt": 3.0, "torch": 2.0}) == "3.0 ms, 2.0 ms, 1.50×"
+
+
+def test_steps_are_timed_from_the_first_timed_one() -> None:
+    program = Program("a program", "", "", timed=(2, 4))
+    before, steps = time.perf_counter(), Steps(program, "time", torch)
+    for _ in range(3):
+        steps.record(None)
+    with pytest.raises(Enough):
+        steps.record(None)
+    assert 0 < steps.step_ms <= (time.perf_counter() - before) / 2 * 1e3
 
 
 RENAMED = """
@@ -264,9 +288,31 @@ def test_a_summary_writer_reads_tensors_of_gt(tmp_path):
     assert [event.value for event in events.Scalars("loss")] == [1.5]
 
 
-def test_a_recurrent_module_can_be_saved(tmp_path: pathlib.Path) -> None:
-    model = gt.nn.LSTM(3, 4)
+RECURRENT = {
+    "LSTM": lambda nn: nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True),
+    "LSTM with projections": lambda nn: nn.LSTM(3, 4, proj_size=2),
+    "GRU": lambda nn: nn.GRU(3, 4, num_layers=2, bias=False),
+    "RNN": lambda nn: nn.RNN(3, 4, nonlinearity="relu"),
+    "LSTMCell": lambda nn: nn.Sequential(nn.LSTMCell(3, 4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_recurrent_module_can_be_saved(kind: str, tmp_path: pathlib.Path) -> None:
+    make, shape = RECURRENT[kind], (2, 3) if "Cell" in kind else (2, 5, 3)
+    theirs, model = make(torch.nn), make(gt.nn)
+    model.load_state_dict(theirs.state_dict())
     gt.save(model, tmp_path / "model.pt")
-    loaded = gt.load(tmp_path / "model.pt")
-    x = gt.randn(5, 2, 3)
-    assert gt.equal(loaded(x)[0], model(x)[0])
+    gt.save(model.state_dict(), tmp_path / "state.pt")
+    other = make(gt.nn)
+    other.load_state_dict(gt.load(tmp_path / "state.pt"))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = theirs(torch.tensor(x))[0].detach().numpy()
+    for restored in (gt.load(tmp_path / "model.pt"), other):
+        optimizer = gt.optim.SGD(restored.parameters(), lr=0.1)
+        result = restored(gt.tensor(x))[0]
+        np.testing.assert_allclose(result.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
+        result.sum().backward()
+        optimizer.step()  # the restored parameters train
+        assert not gt.allclose(restored(gt.tensor(x))[0], result)

@@ -63,6 +63,7 @@ from {t}.nn.modules.batchnorm import _BatchNorm; assert isinstance(t.nn.BatchNor
 from {t}.nn.modules import Linear, Module; assert Linear is t.nn.Linear
 import {t}.backends.cudnn as cudnn; cudnn.benchmark = False
 from {t}.hub import HASH_REGEX, urlparse; assert HASH_REGEX.search("net-5c106cde.pth")[1] == "5c106cde"
+import {t}.multiprocessing as mp; assert mp.cpu_count() > 0 and mp.get_sharing_strategy() == "file_descriptor"
 from {t}.jit.annotations import Dict, List, Optional; assert List[int].__origin__ is list
 f = lambda x: x + 1; assert t.compiler.disable(f)(1) == t.compiler.disable(recursive=False)(f)(1) == 2
 assert not t.compiler.is_compiling() and not t.compiler.is_exporting() and not t.compiler.is_dynamo_compiling()
@@ -114,6 +115,7 @@ REFUSED = [
     ("gt.cuda.graph(None)", "gt.cuda.graph: the client has no device"),
     ("gt.cuda.StreamContext(None)", "gt.cuda.StreamContext: the client has no device"),
     ("gt.cuda.Stream()", "gt.cuda.Stream: the client has no device; workers order their work themselves"),
+    ("gt.multiprocessing.spawn(len, nprocs=2)", r"spawn\(nprocs=2\): one program has all workers"),
     ("gt.fx.Proxy()", "gt.fx.Proxy: nothing is traced"),
 ]
 
@@ -122,6 +124,15 @@ REFUSED = [
 def test_mistakes_are_refused(session: Any, expression: str, text: str) -> None:
     with pytest.raises((gt.GtError, AssertionError), match=text):
         eval(expression)
+
+
+def test_one_process_is_run_here() -> None:
+    calls: list[tuple[int, str]] = []
+    gt.multiprocessing.spawn(lambda rank, text: calls.append((rank, text)), args=("a",))
+    assert calls == [(0, "a")]
+    gt.multiprocessing.set_sharing_strategy("file_system")
+    assert gt.multiprocessing.get_all_sharing_strategies() == {"file_descriptor"}
+    assert not hasattr(gt.multiprocessing, "not_there")
 
 
 def test_names_of_torchs_tracer_have_no_effect() -> None:

@@ -19,15 +19,17 @@ def row(program: Program, root: pathlib.Path, rounds: int) -> str:
             result = compare(program, folder)
             equal = "yes" if result.equal(program) else f"no: {result.printed or result.difference}"
             cells = [f"{equal} ({result.losses}, {result.difference:.0e})"]
-            times = step_times(program, folder, rounds) if rounds else {}
-            cells.append(
-                "{gt:.1f} ms, {torch:.1f} ms, {ratio:.2f}×".format(**times, ratio=times["gt"] / times["torch"])
-                if times
-                else ""
-            )
+            cells.append(shown_times(program, step_times(program, folder, rounds)) if rounds else "")
         except ProgramFailed as error:
             cells = [str(error), ""]
     return f"| {program.name} | {len(program.edits)} | {' | '.join(cells)} |"
+
+
+def shown_times(program: Program, times: dict[str, float]) -> str:
+    """The cell for step times."""
+    if not times:
+        return f"too short to time: fewer than {program.timed[1]} steps"
+    return "{gt:.1f} ms, {torch:.1f} ms, {ratio:.2f}×".format(**times, ratio=times["gt"] / times["torch"])
 
 
 def main() -> None:

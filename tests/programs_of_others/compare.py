@@ -100,12 +100,15 @@ def _close(a: str, b: str, tolerance: float) -> bool:
 
 
 def step_times(program: Program, folder: pathlib.Path, rounds: int) -> dict[str, float]:
-    """World -> milliseconds per step, the least of several runs that alternate between the worlds."""
+    """World -> milliseconds per step, the least of several runs that alternate between the worlds.
+
+    The result is empty if the program has too few steps to be timed.
+    """
     times: dict[str, list[float]] = {world: [] for world in WORLDS}
     for _ in range(rounds):
         for world in WORLDS:
             step_ms = run(program, world, "time", folder)[0]["step_ms"]
-            if not step_ms:
-                raise ProgramFailed(f"{program.name} has fewer than {program.timed[1]} steps with {world}")
+            if step_ms is None:
+                return {}
             times[world].append(step_ms)
     return {world: min(values) for world, values in times.items()}

@@ -33,9 +33,12 @@ class Steps:
 
     def __init__(self, program: Program, mode: str, framework: Any) -> None:
         self._program, self._timed, self._framework = program, mode == "time", framework
-        self._count, self._start = 0, 0.0
+        self._count = 0
+        #: when the first timed step ended; None before
+        self._start: float | None = None
         self.losses: list[float] = []
-        self.step_ms = 0.0
+        #: None if the program had too few steps to be timed
+        self.step_ms: float | None = None
 
     def record(self, loss: Any) -> None:
         """Take note of one step. It ends the program after its last one."""
@@ -47,13 +50,13 @@ class Steps:
                 raise Enough
             return
         first, last = self._program.timed
-        if self._count in (first, last):
+        if self._count == first:
             self._wait()
-            now = time.perf_counter()
-            if self._count == last:
-                self.step_ms = (now - self._start) / (last - first) * 1e3
-                raise Enough
-            self._start = now
+            self._start = time.perf_counter()
+        elif self._count == last and self._start is not None:
+            self._wait()
+            self.step_ms = (time.perf_counter() - self._start) / (last - first) * 1e3
+            raise Enough
 
     def _wait(self) -> None:
         if self._framework.__name__ == "gt":
