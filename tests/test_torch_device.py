@@ -386,3 +386,16 @@ def test_the_command_runs_a_script_whose_device_is_cuda(tmp_path: pathlib.Path) 
     usage = subprocess.run(command[:3], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert usage.returncode == 1
     assert "usage: python -m gt.run script.py" in usage.stderr
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN], ids=lambda kind: kind.__name__)
+def test_recurrent_layers_are_torchs(kind: type[torch.nn.Module]) -> None:
+    torch.manual_seed(0)
+    layer = kind(3, 4, num_layers=2, bidirectional=True)
+    results = []
+    for device in ("cpu", DEVICE):
+        model, x = copy.deepcopy(layer).to(device), numbers(5, 2, 3).div(10).to(device)
+        y, state = model(x)
+        (y.square().sum() + sum(s.sum() for s in (state if isinstance(state, tuple) else [state]))).backward()
+        results.append([t.detach().cpu() for t in (y, *(p.grad for p in model.parameters()))])
+    torch.testing.assert_close(*results)
