@@ -1,4 +1,4 @@
-"""``python -m gt.run script.py …``: runs a program of torch's, with the device ``gtx`` registered."""
+"""``python -m gt.run script.py …``: runs a program of torch's on GT. In it, the devices ``gtx`` and ``cuda`` are GT."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ USAGE = "usage: python -m gt.run script.py [arguments of the script]"
 
 
 def main() -> None:
+    """Run the script that the command line names, as Python would."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(USAGE)
-    import gt.torch_device  # noqa: F401, registers the device
+    from gt.torch_device import cuda_names
 
+    cuda_names.enter()
     sys.argv = sys.argv[1:]
     sys.path[0] = str(pathlib.Path(sys.argv[0]).resolve().parent)
     runpy.run_path(sys.argv[0], run_name="__main__")

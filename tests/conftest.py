@@ -26,7 +26,15 @@ QUICK_CASES = 2
 NOT_QUICK = (
     *("test_bench_*", "test_hot_*", "test_compile*", "test_examples_*", "test_docs*", "test_opinfo*", "test_safety*"),
     *("test_*_real*", "test_*_gpu*", "test_system*", "test_failures*", "test_plane*", "test_trace*", "test_threads*"),
-    *("test_buckets*", "test_recipes*", "test_training*", "test_layers*", "test_monitoring*", "test_programs*"),
+    *(
+        "test_buckets*",
+        "test_recipes*",
+        "test_torch_device*",
+        "test_training*",
+        "test_layers*",
+        "test_monitoring*",
+        "test_programs*",
+    ),
 )
 
 # A shell without job control starts a background job with SIGINT ignored. Child processes inherit that, and Ctrl-C

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pathlib
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -334,3 +336,66 @@ def test_nothing_else_in_gt_imports_the_device() -> None:
     for path in (ROOT / "gt").rglob("*.py"):
         if "torch_device" not in path.parts and path.name != "run.py":
             assert "torch_device" not in path.read_text(), path
+
+
+# -- training --------------------------------------------------------------------------------
+
+
+def train(device: str, steps: int, **options: bool) -> float:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **options)
+    x = torch.linspace(-1, 1, 64).reshape(8, 8).to(device)
+    for _ in range(steps):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"foreach": False}, {"fused": True}, {"fused": True, "amsgrad": True}], ids=str
+)
+def test_optimizers_are_torchs(options: dict[str, bool]) -> None:
+    assert train(DEVICE, 12, **options) == pytest.approx(train("cpu", 12, **options), rel=1e-5)
+
+
+def test_a_plain_loop_becomes_a_template() -> None:
+    train(DEVICE, 60)
+    statistics = gt.debug.get_worker_stats()
+    assert statistics["hot_instructions"] >= 0.95 * statistics["total_instructions"]
+
+
+SCRIPT = """
+import sys, torch
+assert torch.cuda.is_available() and sys.argv[1:] == ["--lr=1"]
+model = torch.nn.Linear(2, 1).to("cuda")
+x = torch.ones(3, 2).pin_memory().cuda()
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = model(x)
+print(y.device.type, y.dtype, torch.zeros(2, device=torch.device("cuda:0")).device.type)
+"""
+
+
+def test_the_command_runs_a_script_whose_device_is_cuda(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "gt.run", str(tmp_path / "script.py"), "--lr=1"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert process.stdout == "gtx torch.bfloat16 gtx\n", process.stderr
+    usage = subprocess.run(command[:3], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert usage.returncode == 1
+    assert "usage: python -m gt.run script.py" in usage.stderr
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN], ids=lambda kind: kind.__name__)
+def test_recurrent_layers_are_torchs(kind: type[torch.nn.Module]) -> None:
+    torch.manual_seed(0)
+    layer = kind(3, 4, num_layers=2, bidirectional=True)
+    results = []
+    for device in ("cpu", DEVICE):
+        model, x = copy.deepcopy(layer).to(device), numbers(5, 2, 3).div(10).to(device)
+        y, state = model(x)
+        (y.square().sum() + sum(s.sum() for s in (state if isinstance(state, tuple) else [state]))).backward()
+        results.append([t.detach().cpu() for t in (y, *(p.grad for p in model.parameters()))])
+    torch.testing.assert_close(*results)

@@ -13,7 +13,7 @@ from gt.client.tensor.arguments import cast
 from gt.client.tensor.tensor import Tensor
 from gt.functions import indexing, joining, pointwise, reduce, scan, sort
 from gt.functions.spectral import complex
-from gt.torch_device import factorizations, images, layers, losses, views
+from gt.torch_device import factorizations, images, layers, losses, recurrent, views
 from gt.types import DType
 
 
@@ -89,6 +89,7 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     **images.OVERLOADS,
     **losses.OVERLOADS,
     **factorizations.OVERLOADS,
+    **recurrent.OVERLOADS,
     "_conj_physical": complex.conj,
     "conj_physical": complex.conj,
     "_index_put_impl": _index_put,

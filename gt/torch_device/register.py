@@ -13,7 +13,7 @@ import torch
 
 from gt.client.stream import sites
 from gt.functions import pointwise
-from gt.torch_device import attention, autocast, backend, copies, fallback, kernels, patches, views
+from gt.torch_device import attention, autocast, backend, copies, fallback, kernels, optimizers, patches, views
 from gt.torch_device.module import DeviceModule
 from gt.torch_device.resolve import composition_of, function_of, method_in_place, op_of
 
@@ -38,7 +38,7 @@ def register() -> None:
     if OVERLOADS:
         return
     backend.register_device(DeviceModule())
-    for overload, kernel in (views.KERNELS | copies.KERNELS).items():
+    for overload, kernel in (views.KERNELS | copies.KERNELS | optimizers.KERNELS).items():
         _add(overload, kernel)
     for overload in backend.overloads():
         if overload not in OVERLOADS:
@@ -47,6 +47,7 @@ def register() -> None:
     attention.register()
     autocast.register()
     patches.install()
+    optimizers.install()
     sites.skip(os.path.dirname(torch.__file__) + os.sep)
 
 

@@ -123,8 +123,8 @@ def write_into_out(case: Case) -> str:
             return ""
         device = _mapped((case.input, case.args, case.kwargs), moved)
         for shape in ((0,), want.shape):
-            out = torch.empty(shape, dtype=want.dtype, device=DEVICE)
             try:
+                out = torch.empty(shape, dtype=want.dtype, device=DEVICE)
                 result = case.op.op(device[0], *device[1], **device[2], out=out)
                 assert result is out, "the result is not out"
                 compare(out, want, case.op.name in RANDOM)

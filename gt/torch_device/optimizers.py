@@ -1,0 +1,71 @@
+"""Optimizers: the fused steps of torch as one instruction, and the end of a step, where a loop repeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from gt.client.stream.connect import connected
+from gt.client.tensor.emit import call_into_many
+from gt.client.tensor.tensor import Tensor
+from gt.ops import OPS
+from gt.torch_device.backend import Kernel
+from gt.torch_device.handles import unwrap
+
+ADAM_STEP = OPS["adam_step"]
+
+
+def install() -> None:
+    """Cut the stream after each step of an optimizer: what lies between two cuts can be a template."""
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(*_: Any) -> None:
+    session = connected()
+    if session is not None and session.connection.ended is None:
+        session.outbox.after_step()
+
+
+def _adam(decoupled: bool) -> Kernel:
+    """The kernel of ``_fused_adam_``, or of ``_fused_adamw_``, whose weight decay is not part of the gradient."""
+
+    def kernel(
+        params: Any, grads: Any, means: Any, squares: Any, largest_squares: Any, steps: Any, *, lr: Any, beta1: float,
+        beta2: float, weight_decay: float, eps: float, amsgrad: bool, maximize: bool, grad_scale: Any = None,
+        found_inf: Any = None,
+    ) -> None:  # fmt: skip
+        if found_inf is not None and found_inf.item():
+            for step in steps:
+                step.sub_(1)
+            return
+        columns = (params, means, squares, *((largest_squares,) if amsgrad else ()))
+        targets = tuple(unwrap(x) for column in columns for x in column)
+        gradients = [unwrap(g) if grad_scale is None else unwrap(g) / unwrap(grad_scale) for g in grads]
+        numbers = (float(lr), beta1, beta2, eps, weight_decay, _count(steps[0]))
+        flags = (("amsgrad", amsgrad), ("maximize", maximize), ("decoupled", decoupled))
+        call_into_many(ADAM_STEP, targets, (*gradients, *numbers), (("n", len(params)), *flags))
+
+    return kernel
+
+
+def _count(step: torch.Tensor) -> float:
+    """The value of a counter of steps. It is read the first time; then each write has added 1."""
+    value, storage = unwrap(step), step.untyped_storage()
+    known: tuple[Tensor, int, float] | None = getattr(storage, "_gt_count", None)
+    if known is not None and known[0] is value and known[1] == value._cell.version - 1:
+        count = known[2] + 1
+    else:
+        count = float(value.item())
+    storage._gt_count = (value, value._cell.version, count)  # type: ignore[attr-defined]
+    return count
+
+
+#: overload -> kernel
+KERNELS: dict[str, Kernel] = {
+    "_fused_adam_": _adam(False),
+    "_fused_adam_.tensor_lr": _adam(False),
+    "_fused_adamw_": _adam(True),
+    "_fused_adamw_.tensor_lr": _adam(True),
+}
