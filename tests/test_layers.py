@@ -21,13 +21,22 @@ IMPURE = {"zmq", "torch", "numpy", "time", "random", "threading", "socket", "asy
 #: Folders whose files decide and do nothing: time, ids and randomness reach them as data. Each with its exceptions.
 PURE = {
     "gt/dispatcher": ("server.py",),
-    "gt/worker": ("__main__.py", "recording.py", "shell.py", "tracing.py", "engines/", "collectives/", "hot/"),
+    "gt/worker": (
+        "__main__.py",
+        "event_packing.py",
+        "recording.py",
+        "shell.py",
+        "tracing.py",
+        "engines/",
+        "collectives/",
+        "hot/",
+    ),
     "gt/wire": ("auth.py", "sockets.py", "transport.py", "unix.py"),
     "gt/ops": ("random/philox_compiled.py", "random/philox_gpu.py"),
 }
 #: The worker's core calls these through narrow interfaces, so what they import in turn is not the core's.
 INTERFACES = (
-    *("gt/worker/recording.py", "gt/worker/tracing.py"),
+    *("gt/worker/event_packing.py", "gt/worker/recording.py", "gt/worker/tracing.py"),
     *("gt/worker/engines/", "gt/worker/collectives/", "gt/worker/hot/"),
 )
 ROLES = ("client", "dispatcher", "worker")

@@ -20,6 +20,7 @@ WORDS = {
     "gt": {"gt"},  # this package's own name
     "gt/client/tensor/printing.py": {"full"},  # a profile of set_printoptions
     "gt/dispatcher/plan/moves.py": {"block", "term"},  # kinds of steps, done by the op of that name
+    "gt/dashboard/feed.py": {"log"},  # a field of an inspection
     "gt/distributions/torch_paths.py": {"binomial", "multinomial", "poisson"},  # torch's modules
     "gt/events/perfetto.py": {"cat"},  # a field of a trace
     "gt/functions/order.py": {"linear"},  # interpolation
@@ -30,6 +31,7 @@ WORDS = {
         "tanh", "threshold", "trunc",
     },
     "gt/optim": {"abs", "cos", "linear", "sum"},  # threshold_mode, anneal_strategy, the state of Adagrad
+    "gt/scripts/timeline_panel.py": {"attention", "convolution", "matmul", "pad"},  # families; an option
     "gt/torch_device": {"linear", "mean", "sum"},  # interpolation, reduction
     "gt/worker": {"all", "cat", "prod", "sum"},  # GT_COMPILE, a field of a trace, reductions of collectives
 }  # fmt: skip
