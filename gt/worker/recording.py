@@ -182,10 +182,12 @@ class EventRecorder:
         """The interpreter has run the words from ``i`` to ``end``."""
         events, last, names = self._events, self._marks.mark(), len(self._events.names)
         pattern = events.patterns.get((i, end))
-        if pattern is None or not pattern.matches(stream):
+        sites = None if pattern is None else pattern.sites(stream)
+        if pattern is None or sites is None:
             if len(events.patterns) >= MAX_PATTERNS:
                 events.patterns.clear()
             pattern = events.patterns[i, end] = StreamPattern(stream, i, end, lambda code: self._code(space, code))
+            sites = pattern.first_sites
         whats = pattern.whats
         if not whats:
             return
@@ -194,7 +196,7 @@ class EventRecorder:
             marks = [*self._inner, last] if len(self._inner) == len(whats) else self._inner
         events.typical = self._typical(events.typical, marks, len(whats))
         events.new = len(events.names) > names
-        self._add(marks, whats, pattern.source_lines(stream), 0)
+        self._add(marks, whats, sites, 0)
 
     def _code(self, space: ClientSpace, code: int) -> tuple[int, int]:
         """(index of its name, how many words it has)."""
