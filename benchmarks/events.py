@@ -2,6 +2,7 @@
 
     python benchmarks/events.py                          with a listener against without, in alternating blocks
     python benchmarks/events.py --against ../older-gt    also this checkout without a listener against an older one
+    python benchmarks/events.py --real-time              on a machine that others use at the same time; needs root
 
 Each pair of blocks gives a ratio of times, and one of processor times: those of the client, the server, the worker and
 the listener together, which other programs on the machine disturb less. Printed are the medians of the ratios and their
@@ -58,6 +59,9 @@ class Block(NamedTuple):
 class Child:
     """A process that answers a line with a line."""
 
+    #: whether it has priority over all other programs
+    real_time = False
+
     def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str]) -> None:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GT_")}
         self._popen = subprocess.Popen(
@@ -75,6 +79,9 @@ class Child:
         )
         #: its first line
         self.first = self.line()
+        if Child.real_time:
+            for thread in self._threads():
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(10))
 
     def line(self) -> str:
         assert self._popen.stdout is not None
@@ -98,18 +105,17 @@ class Child:
 
     def processor_time(self) -> float:
         """The seconds that all threads of this process and its children have run, exact to the nanosecond."""
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in self._threads()) / 1e9
+
+    def _threads(self) -> list[pathlib.Path]:
         process = psutil.Process(self._popen.pid)
-        return sum(map(_processor_time, [process, *process.children(recursive=True)]))
+        processes = [process, *process.children(recursive=True)]
+        return [thread for each in processes for thread in pathlib.Path(f"/proc/{each.pid}/task").iterdir()]
 
     def close(self) -> None:
         self._popen.terminate()
         with self._popen:  # waits for it, and closes the pipes
             pass
-
-
-def _processor_time(process: psutil.Process) -> float:
-    threads = pathlib.Path(f"/proc/{process.pid}/task").glob("*/schedstat")
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def ratios(first: Callable[[], Block], second: Callable[[], Block], blocks: int) -> list[Block]:
@@ -151,14 +157,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, help="steps in a block (default: about a second)")
     parser.add_argument("--only", nargs="*", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--against", type=pathlib.Path, help="a checkout of GT to compare with, without a listener")
+    parser.add_argument("--real-time", action="store_true", help="with priority over all other programs; needs root")
     parser.add_argument("--output-dir", default="results")
     options = parser.parse_args(argv)
+    Child.real_time = options.real_time
     record = results.Record(
         options.output_dir,
         suite="events",
         name="events",
         world_size=1,
-        config={"device": "cpu", "blocks": options.blocks, "steps": options.steps},
+        config={"device": "cpu", "real_time": options.real_time, "blocks": options.blocks, "steps": options.steps},
         environment=environment.record({"gt": 0}),
     )
     for program in options.only:

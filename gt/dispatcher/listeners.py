@@ -20,7 +20,7 @@ quickest of the last `CLOCK_READINGS` counts. Times on the server's own machine 
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +58,8 @@ MAX_RECEIVED = 10_000
 MAX_SITE_CHARACTERS, MAX_SITES = 300, 10_000
 #: How long a listener that ends waits for the source lines of a client.
 MAX_SITES_WAIT_NS = 2_000_000_000
+#: Words of a submission were forwarded: (index of the first action, client, serial).
+_Turn = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +111,17 @@ class Listeners:
         #: worker -> (round trip, offset) of its last readings
         self._clocks: dict[int, deque[tuple[int, int]]] = {}
         #: client -> rows of the dispatcher's own events (`DISPATCHER_COLUMNS`) that are not sent yet
-        self._rows: dict[int, list[int]] = {}
+        self._rows: defaultdict[int, list[int]] = defaultdict(list)
         self._flushed = 0
         #: peer of a worker -> `Execute` messages sent to it since it records
         self._executes: dict[Peer, int] = {}
-        #: the actions among which recording began, and the index of the first one that the workers count
-        self._first_actions: tuple[list[Action], int] | None = None
+        #: the actions among which recording began, the index of the first one that the workers count, and the turns
+        #: after it
+        self._first_actions: tuple[list[Action], int, list[_Turn]] | None = None
         #: peer -> worker
         self._worker_ids: dict[Peer, int] = {}
-        #: id of an `Execute` message in the actions -> its client, and the serial of its submission
-        self._origins: dict[int, tuple[int, int]] = {}
+        #: the turns that the message now handled has led to
+        self._turns: list[_Turn] = []
         #: (client, serial) -> when the submission was received
         self._received: dict[tuple[int, int], int] = {}
 
@@ -137,7 +140,7 @@ class Listeners:
                 self._worker_ids = {worker.peer: worker.id for worker in self._workers.values()}
                 self._flushed = self.clock()
                 self._record(self._workers.values())
-                self._first_actions = self._delivery.actions, len(self._delivery.actions)
+                self._first_actions = self._delivery.actions, len(self._delivery.actions), []
             self._answer(who.peer, m.request)
         elif who.peer in self.listeners and self._workers:
             # it gets what is recorded until now; the answer is sent when all workers have sent that
@@ -184,7 +187,7 @@ class Listeners:
             self._stopped = dict.fromkeys(self._workers, sent)
             for worker in self._workers.values():
                 self._delivery.send(worker, Record(False, sent))
-            for table in (self._names, self._sites, self._clocks, self._rows, self._origins, self._received):
+            for table in (self._names, self._sites, self._clocks, self._rows, self._received):
                 table.clear()
 
     def worker_joined(self, worker: WorkerState) -> None:
@@ -294,44 +297,45 @@ class Listeners:
 
     # -- the dispatcher's own events -----------------------------------------------------
 
-    def turn(self, client: Client, m: Submit, actions: list[Action]) -> None:
-        """Words of this submission became these actions."""
-        for action in actions:
-            if not isinstance(action, Close) and type(action.message) is Execute:
-                self._origins[id(action.message)] = client.id, m.serial
+    def turn(self, client: Client, m: Submit, first: int) -> None:
+        """The actions from index ``first`` on, until the next turn, are made from words of this submission."""
+        begun = self._first_actions
+        turns = begun[2] if begun is not None and begun[0] is self._delivery.actions else self._turns
+        turns.append((first, client.id, m.serial))
 
     def handled(self, sender: Any, message: Any, actions: list[Action], begun: int, ended: int) -> None:
         """A message was handled, and its actions were carried out; None: actions without a message."""
+        turns, self._turns = self._turns, []
         if not self.listeners:
             return
         if self._first_actions is not None:
-            first, at = self._first_actions
+            self._executes_sent(*self._first_actions, begun, begun)
             self._first_actions = None
-            self._executes_sent(first[at:], begun, begun)
         client = sender.id if type(sender) is Client else getattr(message, "client", 0)
-        serial = message.serial if type(message) is Submit else 0
-        if serial:
+        serial = 0
+        if type(message) is Submit:
+            serial = message.serial
             self._received[client, serial] = begun
         if client:
-            self._rows_of(client).extend((-1, 0, serial, begun, begun, ended))
-        self._executes_sent(actions, begun, ended)
+            self._rows[client] += (-1, 0, serial, begun, begun, ended)
+        if actions:
+            self._executes_sent(actions, 0, turns, begun, ended)
 
-    def _executes_sent(self, actions: list[Action], begun: int, ended: int) -> None:
+    def _executes_sent(self, actions: list[Action], first: int, turns: list[_Turn], begun: int, ended: int) -> None:
         """Note the `Execute` messages in these actions. Workers count them too, so the number identifies a message."""
-        for action in actions:
-            if isinstance(action, Close) or not isinstance(sent := action.message, Execute):
+        executes, next_turn, serial, received = self._executes, 0, 0, 0
+        for index in range(first, len(actions)):
+            action = actions[index]
+            if isinstance(action, Close) or not isinstance(message := action.message, Execute):
                 continue
-            origin = self._origins.pop(id(sent), (0, 0))
-            times = origin[1], self._received.get(origin, 0), begun, ended
+            while next_turn < len(turns) and turns[next_turn][0] <= index:
+                _, client, serial = turns[next_turn]
+                received = self._received.get((client, serial), 0)
+                next_turn += 1
+            rows = self._rows[message.client]
             for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
-                number = self._executes[peer] = self._executes.get(peer, 0) + 1
-                self._rows_of(sent.client).extend((self._worker_ids.get(peer, -2), number, *times))
-
-    def _rows_of(self, client: int) -> list[int]:
-        rows = self._rows.get(client)
-        if rows is None:
-            rows = self._rows[client] = []
-        return rows
+                number = executes[peer] = executes.get(peer, 0) + 1
+                rows += (self._worker_ids.get(peer, -2), number, serial, received, begun, ended)
 
     def due(self, now: int) -> bool:
         """Whether to call `flush`. The own events are sent together with those of a worker, if these come in time."""
@@ -340,7 +344,7 @@ class Listeners:
     def flush(self, now: int) -> None:
         """Send the dispatcher's own events."""
         begun, self._flushed = self._flushed, now
-        rows, self._rows = self._rows, {}
+        rows, self._rows = self._rows, defaultdict(list)
         if len(self._received) > MAX_RECEIVED:
             self._received.clear()
         for client, numbers in rows.items():

@@ -92,7 +92,7 @@ class Scheduler:
         self._delivery.send_each(client, output.messages_to_client)
         self._delivery.deliver(client, output, weight)
         if self._listeners.listeners:
-            self._listeners.turn(client, message, self._delivery.actions[first_action:])
+            self._listeners.turn(client, message, first_action)
         if client.waiting_requests:
             self._requests.handle_waiting(client)
 

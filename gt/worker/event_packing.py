@@ -55,7 +55,7 @@ class StreamPattern:
     """The instructions in a stretch of words. A program repeats them with other tensors, and comparing the words with
     those of the last time is several times faster than finding the instructions one by one."""
 
-    __slots__ = ("_codes", "_codes_of", "_frees_of", "_lines", "_lines_of", "_sites", "whats")
+    __slots__ = ("_frees_of", "_words", "_words_of", "first_sites", "whats")
 
     def __init__(self, stream: list[Any], i: int, end: int, name: Callable[[int], tuple[int, int]]) -> None:
         """``name``: code -> (index of its name, how many words it has)."""
@@ -70,20 +70,23 @@ class StreamPattern:
             at.append(i)
             i += width
         self.whats = whats
-        self._codes_of, self._lines_of, self._frees_of = _words(at), _words([k + 1 for k in at]), _words(frees)
-        self._codes, self._lines = self._codes_of(stream), self._lines_of(stream)
-        self._sites = source_lines(self._lines)
+        #: the codes, then the source lines
+        self._words_of, self._frees_of = _words([*at, *(k + 1 for k in at)]), _words(frees)
+        self._words = self._words_of(stream)
+        self.first_sites = source_lines(self._words[len(at) :])
 
-    def matches(self, stream: list[Any]) -> bool:
-        """Whether a stretch of the same length has the same codes, and nothing but frees between them."""
+    def sites(self, stream: list[Any]) -> array[int] | None:
+        """The source lines in a stretch of the same length; None if it has other codes, or not only frees between."""
+        words, count = self._words_of(stream), len(self.whats)
+        same = words == self._words
+        if not same and words[:count] != self._words[:count]:
+            return None
         try:
-            return self._codes_of(stream) == self._codes and max(self._frees_of(stream), default=-1) < 0
+            if max(self._frees_of(stream), default=-1) >= 0:
+                return None
         except TypeError:  # there is something else where the frees were
-            return False
-
-    def source_lines(self, stream: list[Any]) -> array[int]:
-        lines = self._lines_of(stream)
-        return self._sites if lines == self._lines else source_lines(lines)
+            return None
+        return self.first_sites if same else source_lines(words[count:])
 
 
 def _words(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:

@@ -33,7 +33,7 @@ from gt.wire.structures import EventName
 from gt.worker.engines import Engine, Marks
 from gt.worker.event_packing import StreamPattern, Stretch, pack, source_lines
 from gt.worker.fragment_run import FragmentRun
-from gt.worker.fragments import LinkedFragment, LinkedSection
+from gt.worker.fragments import FREE, LinkedFragment, LinkedSection
 from gt.worker.linked import LinkedMove, LinkedSignature
 from gt.worker.space import ClientSpace
 
@@ -69,12 +69,10 @@ class _MarkedCodes:
 class _SectionEvents:
     """The events of a section, without frees."""
 
-    __slots__ = ("calls", "sites", "typical", "whats")
+    __slots__ = ("sites", "typical", "whats")
 
-    def __init__(self, whats: array[int], sites: array[int], calls: list[int]) -> None:
+    def __init__(self, whats: array[int], sites: array[int]) -> None:
         self.whats, self.sites = whats, sites
-        #: the index of each event among the calls of the section
-        self.calls = calls
         #: see `_typical`
         self.typical = 0.0
 
@@ -187,10 +185,12 @@ class EventRecorder:
         """The interpreter has run the words from ``i`` to ``end``."""
         events, last, names = self._events, self._marks.mark(), len(self._events.names)
         pattern = events.patterns.get((i, end))
-        if pattern is None or not pattern.matches(stream):
+        sites = None if pattern is None else pattern.sites(stream)
+        if pattern is None or sites is None:
             if len(events.patterns) >= MAX_PATTERNS:
                 events.patterns.clear()
             pattern = events.patterns[i, end] = StreamPattern(stream, i, end, lambda code: self._code(space, code))
+            sites = pattern.first_sites
         whats = pattern.whats
         if not whats:
             return
@@ -199,7 +199,7 @@ class EventRecorder:
             marks = [*self._inner, last] if len(self._inner) == len(whats) else self._inner
         events.typical = self._typical(events.typical, marks, len(whats))
         events.new = len(events.names) > names
-        self._add(marks, whats, pattern.source_lines(stream), 0)
+        self._add(marks, whats, sites, 0)
 
     def _code(self, space: ClientSpace, code: int) -> tuple[int, int]:
         """(index of its name, how many words it has)."""
@@ -210,7 +210,8 @@ class EventRecorder:
         return entry
 
     def marks(self, section: LinkedSection) -> tuple[list[Any], Callable[[Any], Any] | None]:
-        """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark."""
+        """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark, if that
+        is not a free."""
         marks: list[Any] = [self._marks.mark()]
         known = self._events.sections.get(section)
         if not self._detailed(0.0 if known is None else known.typical, known is None):
@@ -218,7 +219,8 @@ class EventRecorder:
         note, mark = marks.append, self._marks.mark
 
         def tick(call: Any) -> Any:
-            note(mark())
+            if call[0] != FREE:
+                note(mark())
             return call
 
         return marks, tick
@@ -226,7 +228,7 @@ class EventRecorder:
     def section_ran(
         self, run: FragmentRun, section: LinkedSection, marks: list[Any], detailed: bool, level: str
     ) -> None:
-        """A section has run: as a whole at this level, or "". ``detailed``: then there is a mark before each call."""
+        """A section has run: as a whole at this level, or "". ``detailed``: then there is a mark before each event."""
         marks.append(self._marks.mark())
         if self._marks.cheap:
             marks[0] = max(marks[0], self._compiled_until)
@@ -237,23 +239,20 @@ class EventRecorder:
         known = self._events.sections.get(section)
         if known is None:
             known = self._events.sections[section] = self._section_events(run.space, run.fragment, section)
-        whats, sites, called = known.whats, known.sites, len(marks) - 2
-        if detailed and called < len(section.calls):  # a call failed
-            count = sum(k < called for k in known.calls)
-            whats, sites = whats[:count], sites[:count]
-        if not whats:
-            return
-        if detailed:
-            marks = [*(marks[k + 1] for k in known.calls if k < called), marks[-1]]
-        known.typical = self._typical(known.typical, marks, len(whats))
-        self._add(marks, whats, sites, 1)
+        whats, sites = known.whats, known.sites
+        if detailed and len(marks) < len(whats) + 2:  # a call failed
+            whats, sites = whats[: len(marks) - 2], sites[: len(marks) - 2]
+        if whats:
+            marks = marks[1:] if detailed else marks
+            known.typical = self._typical(known.typical, marks, len(whats))
+            self._add(marks, whats, sites, 1)
 
     def _section_events(self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection) -> _SectionEvents:
         """What each call of a section is, and its source line."""
         instructions = [fragment.parsed.instructions[index] for index in section.indices]
-        calls = [k for k, part in enumerate(instructions) if part.code >= 0]
-        whats = array("i", [self._name_of_code(space, instructions[k].code) for k in calls])
-        return _SectionEvents(whats, source_lines([instructions[k].site for k in calls]), calls)
+        calls = [instruction for instruction in instructions if instruction.code >= 0]
+        whats = array("i", [self._name_of_code(space, instruction.code) for instruction in calls])
+        return _SectionEvents(whats, source_lines([instruction.site for instruction in calls]))
 
     def _add(self, marks: list[Any], whats: array[int], sites: array[int], level: int) -> None:
         events, count = self._events, len(whats)
