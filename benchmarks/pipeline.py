@@ -4,6 +4,7 @@
 bubble     the idle share of a step, from the traces of workers whose ops take a set time, beside the formula
 client     a repeated step without work, in processes
 replay     what a repeated step costs the client and the dispatcher, and the share of it in templates
+memory     the activations that each stage holds, counted on the workers, beside the number by the schedule
 moves      moves between two CPU workers a second, one after the other and independent ones
 scaling    two CPU workers of one thread each, two stages, against one worker: a training step of an MLP
 gpu        2 and 4 workers on one GPU, moves through the host and by CUDA IPC: equal bits, losses beside those of one
@@ -23,7 +24,7 @@ if __name__ == "__main__":
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from benchmarks.core import environment, results, tables
-from benchmarks.pipelines import bubbles, moves, replay, training
+from benchmarks.pipelines import bubbles, memory, moves, replay, training
 from benchmarks.pipelines.figures import Figure, Sizes
 from gt.launch.local import visible_gpus
 
@@ -31,6 +32,7 @@ MEASUREMENTS = {
     "bubble": bubbles.bubble,
     "client": bubbles.client,
     "replay": replay.replay,
+    "memory": memory.memory,
     "moves": moves.moves,
     "scaling": training.scaling,
     "gpu": training.gpu,

@@ -294,6 +294,35 @@ def test_microbatches_of_different_shapes() -> None:
             np.testing.assert_allclose(a, b, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_shapes_that_change_with_each_step(name: str) -> None:
+    """Other lengths, other numbers of microbatches: also fewer than stages, and again after others."""
+    parts_count = 3 * SCHEDULES[name][1]
+    with Cluster(3, backend="numpy").client():
+        gt.manual_seed(0)
+        parts = [linear(gt) for _ in range(parts_count)]
+        pipeline = Pipeline(parts, name, 4)
+        loss_fn = lambda out, target: (out - target).square().mean()
+        for lengths in ((3, 5, 2), (3,), (2, 2), (3, 5, 2), (1, 2, 3, 4, 5, 6), (3,), (3, 5, 2)):
+            batch = [RNG.standard_normal((2, n, WIDTH)) for n in lengths]
+            loss = pipeline.step([gt.tensor(x) for x in batch], [gt.tensor(x * 2) for x in batch], loss_fn)
+            ours, plain = grads_of(parts), []
+            for part in parts:
+                part.zero_grad()
+            for x in batch:  # equal numbers of rows: equal shares
+                y = gt.tensor(x)
+                for part in parts:
+                    y = part(y)
+                plain.append(loss_fn(y, gt.tensor(x * 2)) / len(batch))
+            expected = sum(plain)
+            expected.backward()
+            assert loss.item() == pytest.approx(expected.item())
+            for a, b in zip(ours, grads_of(parts), strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-10)
+            for part in parts:
+                part.zero_grad()
+
+
 # -- evaluation, accumulation, clipping, mixed precision, checkpointing ------------------------------
 
 
@@ -398,6 +427,39 @@ def test_tensor_parallel_data_parallel_and_fully_sharded_stages(tmp_path: pathli
         assert layouts[1] == "R on workers 0, 1"
         assert layouts[4] == "S(0) on workers 2, 3"
         assert layouts[5] == "R on workers 2, 3"
+
+
+FULLY_SHARDED = """
+first: {shard: {axis: 0, workers: [0, 1]}}
+second: {shard: {axis: 0, workers: [2, 3]}}
+parameters0: {match: "0.*", shard: {axis: 0, workers: [0, 1]}}
+parameters1: {match: "1.*", shard: {axis: 0, workers: [2, 3]}}
+"""
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+def test_fully_sharded_stages(name: str, tmp_path: pathlib.Path) -> None:
+    """Parameters, their gradients and the state of the optimizer stay in blocks on the workers of their stage."""
+    (tmp_path / "sharding.yaml").write_text(FULLY_SHARDED)
+    x, y = data(8)
+    expected, forward = torch_model(values_of(2))
+    adam = torch.optim.AdamW(expected, lr=1e-2)
+    with Cluster(4, backend="numpy").client():
+        gt.load_config(tmp_path / "sharding.yaml")
+        pipeline = Pipeline([Part(v) for v in values_of(2)], name, 4, signals=["first", "second"])
+        optimizer = gt.optim.AdamW(pipeline.parameters(), lr=1e-2)
+        for _ in range(5):
+            adam.zero_grad()
+            torch.nn.functional.mse_loss(forward(torch.tensor(x)), torch.tensor(y)).backward()
+            adam.step()
+            optimizer.zero_grad()
+            pipeline.step(gt.tensor(x), gt.tensor(y), F.mse_loss)
+            optimizer.step()
+        for number, (ours, theirs) in enumerate(zip(pipeline.parameters(), expected, strict=True)):
+            where = "workers 0, 1" if number < 4 else "workers 2, 3"
+            assert str(ours.layout) == f"S(0) on {where}"
+            assert str(optimizer.state[ours]["exp_avg"].layout) == f"S(0) on {where}"
+            np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=0, atol=1e-10)
 
 
 def test_stages_are_submodules_of_a_placed_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
