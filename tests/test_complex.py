@@ -305,3 +305,35 @@ def test_frequencies() -> None:
     for n in (7, 8):
         same(gt.fft.fftfreq(n, 0.5), torch.fft.fftfreq(n, 0.5))
         same(gt.fft.rfftfreq(n, 0.5), torch.fft.rfftfreq(n, 0.5))
+
+
+# -- factors of matrices -------------------------------------------------------------------
+
+#: functions of factors that do not depend on the phases of their columns
+FACTORS = {
+    "svd": lambda lib, x: (lambda u, s, vh: (u.abs(), s, vh.abs(), u * s @ vh))(
+        *lib.linalg.svd(x, full_matrices=False)
+    ),
+    "eigh": lambda lib, x: (lambda w, v: (w, v.abs(), (v * w) @ v.mH))(*lib.linalg.eigh(x @ x.mH)),
+    "pinv": lambda lib, x: (lib.linalg.pinv(x), lib.linalg.pinv(x @ x.mH, hermitian=True, rtol=1e-6)),
+    "cholesky": lambda lib, x: (lib.linalg.cholesky(x.mH @ x), lib.linalg.cholesky(x.mH @ x, upper=True)),
+    "cholesky_solve": lambda lib, x: (lib.cholesky_solve(x.mH, lib.linalg.cholesky(x.mH @ x)),),
+    "logdet": lambda lib, x: (lib.logdet(x.mH @ x + 1j), lib.linalg.slogdet(x[:3]).sign),
+    "lstsq": lambda lib, x: (lib.linalg.lstsq(x, x.sum(1, keepdim=True), driver="gelsd").solution,),
+    "conv1d": lambda lib, x: (lib.nn.functional.conv1d(x[None], x.T[:2, :, None] * 1j, x[0, :2], padding=1),),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_factors_and_their_gradients_are_torchs(name: str) -> None:
+    rng = np.random.default_rng(3)
+    value = rng.standard_normal((4, 3)) + 1j * rng.standard_normal((4, 3))
+    found = []
+    for lib in (torch, gt):
+        x = lib.tensor(value).requires_grad_()
+        results = FACTORS[name](lib, x)
+        weighted = [r * lib.arange(1.0, 1 + r.numel(), dtype=lib.float64).reshape(r.shape) for r in results]
+        sum((y.real + y.imag * 2 if y.is_complex() else y).square().sum() for y in weighted).backward()
+        found.append([*(np.array(r.tolist()) for r in results), np.array(x.grad.tolist())])
+    for theirs, ours in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-8)

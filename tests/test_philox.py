@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 
-from gt.ops.random import philox
+from gt.ops.random import draw, philox
 
 DRAWS = {
     "words": lambda start, n: philox.words(3, 4, start, n),
@@ -95,3 +96,17 @@ def test_the_gpus_numbers_are_numpys() -> None:
     from gt.ops.random import philox_gpu
 
     assert philox_gpu.differences(torch.device("cuda:0")) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(5,), (1, 7), (1, 1, 1000)])
+def test_small_draws_by_weight_are_those_of_the_kernel_for_large_ones(
+    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    small = [draw._weigh_torch(torch, weights, 7, i, num_samples=9) for i in range(20)]
+    monkeypatch.setattr(draw, "NUMPY_WEIGHTS", 0)
+    for i, positions in enumerate(small):
+        large = draw._weigh_torch(torch, weights, 7, i, num_samples=9)
+        assert torch.equal(positions, large)
+        assert positions.dtype is large.dtype

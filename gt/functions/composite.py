@@ -20,7 +20,7 @@ from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, norm, pointwise, reduce, scan, scatter, views
-from gt.types import DType, Shape, Size, complex64, complex128, float32, float64, int64
+from gt.types import DType, Shape, Size, float32, int64, real_of
 
 __all__ = [
     "can_cast", "channels_last", "channels_last_3d", "contiguous_format",
@@ -198,7 +198,7 @@ class finfo:  # noqa: N801, torch's name
 
     def __init__(self, type: Any = float32) -> None:
         dtype = any_dtype_of(getattr(type, "dtype", type))  # the array API accepts arrays
-        dtype = {complex64: float32, complex128: float64}.get(dtype, dtype)
+        dtype = real_of(dtype)
         if dtype.name not in _BITS and dtype.name not in _LIMITS:
             raise DTypeError(f"finfo({dtype}): for floating dtypes; gt.iinfo is for integers")
         self.dtype, self.bits = dtype.name, 8 * dtype.itemsize

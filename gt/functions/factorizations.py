@@ -39,9 +39,9 @@ class _FromFactor(Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, B: Tensor, L: Tensor, upper: bool) -> Tensor:  # noqa: N803
-        lower = views.matrix_transpose(L) if upper else L
+        lower = views.adjoint(L) if upper else L
         half = linalg.solve_triangular(lower, B, upper=False)
-        result = linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
+        result = linalg.solve_triangular(views.adjoint(lower), half, upper=True)
         ctx.save_for_backward(L, result)
         ctx.upper = upper  # type: ignore[attr-defined]
         return result
@@ -53,8 +53,8 @@ class _FromFactor(Function):
         assert X is not None
         upper: bool = ctx.upper  # type: ignore[attr-defined]
         dB = cholesky_solve(grads[0], L, upper)
-        part = matmul(dB, X.mT)
-        both = part + part.mT
+        part = matmul(dB, X.mH)
+        both = part + part.mH
         return dB, -(matmul(L, both) if upper else matmul(both, L)), None
 
 
@@ -87,7 +87,7 @@ class SVD(NamedTuple):
 def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
     """The singular value decomposition, in torch's older form: V is not transposed."""
     result = linalg.svd(input, full_matrices=not some)
-    V = views.matrix_transpose(result.Vh)
+    V = views.adjoint(result.Vh)
     if compute_uv:
         return SVD(result.U, result.S, V)
     *batch, m, n = input._type.shape
@@ -96,9 +96,9 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
 
 
 def logdet(input: Tensor) -> Tensor:
-    """The logarithm of the determinant of a matrix; NaN where it is negative."""
+    """The logarithm of the determinant of a matrix; NaN where a real one is negative."""
     sign, logabsdet = slogdet(input)
-    return logabsdet + pointwise.log(sign.detach())
+    return logabsdet + pointwise.log(sign if sign._type.dtype.kind == "c" else sign.detach())
 
 
 def cov(

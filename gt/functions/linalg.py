@@ -19,7 +19,7 @@ from gt.functions.derived import matrix_exp
 from gt.functions.matmul import matmul, matrix_power, multi_dot
 from gt.functions.norm import matrix_norm, singular_values, vector_norm
 from gt.ops import OPS, Op
-from gt.types import int32, int64
+from gt.types import int32, int64, real_of
 
 __all__ = [
     "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "householder_product", "inv",
@@ -159,7 +159,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """The Cholesky factor of a positive definite matrix."""
     if upper:
-        return _one(CHOLESKY, views.matrix_transpose(A)).mT
+        return _one(CHOLESKY, views.adjoint(A)).mH
     return _one(CHOLESKY, A)
 
 
@@ -173,9 +173,13 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     return CholeskyResult(cholesky(A, upper=upper), _success(A))
 
 
+def _squares(x: Tensor) -> Tensor:
+    return (x * x.conj()).real if x._type.dtype.kind == "c" else pointwise.square(x)
+
+
 def _empty_like(A: Tensor) -> Tensor:
-    """An empty tensor with a gradient history, as in torch."""
-    return views.narrow(views.reshape(A, (A._type.numel,)), 0, 0, 0)
+    """An empty real tensor with a gradient history, as in torch."""
+    return views.narrow(views.reshape(A, (A._type.numel,)), 0, 0, 0).real
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstsqResult:
@@ -186,9 +190,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     vector = B._type.ndim == A._type.ndim - 1
     right = views.unsqueeze(B, -1) if vector else B
     solution = matmul(pinv(A, rcond), right)
-    empty = creation.zeros(0, dtype=A._type.dtype)
+    empty = creation.zeros(0, dtype=real_of(A._type.dtype))
     tall = A._type.shape[-2] > A._type.shape[-1] and driver not in (None, "gelsy")
-    residuals = reduce.sum(pointwise.square(matmul(A, solution) - right), -2) if tall else _empty_like(A)
+    residuals = reduce.sum(_squares(matmul(A, solution) - right), -2) if tall else _empty_like(A)
     rank = cast(empty, int64) if driver == "gels" else matrix_rank(A.detach(), rtol=rcond)
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty
     return LstsqResult(views.squeeze(solution, -1) if vector else solution, residuals, rank, values)
@@ -210,7 +214,7 @@ def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
     A = require_tensor("eigh", A)
     if UPLO.upper() not in ("L", "U"):
         raise refuse(ShapeError, "UPLO is 'L' or 'U'", "eigh", A, UPLO=UPLO)
-    return EighResult(*call_many(EIGH, (A if UPLO.upper() == "L" else views.matrix_transpose(A),)))
+    return EighResult(*call_many(EIGH, (A if UPLO.upper() == "L" else views.adjoint(A),)))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
@@ -246,22 +250,22 @@ class _PseudoInverse(Function):
     def forward(ctx: FunctionCtx, A: Tensor, hermitian: bool, atol: Any, rtol: Any) -> Tensor:
         if hermitian:
             L, U = eigh(A)
-            S, Vh = pointwise.abs(L), views.matrix_transpose(U * views.unsqueeze(pointwise.sign(L), -2))
+            S, Vh = pointwise.abs(L), views.adjoint(U * views.unsqueeze(pointwise.sign(L), -2))
         else:
             U, S, Vh = svd(A, full_matrices=False)
         keep = _threshold(A, S, atol, rtol) < S
         inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)
-        result: Tensor = matmul(Vh.mT * views.unsqueeze(inverse, -2), U.mT)
+        result: Tensor = matmul(Vh.mH * views.unsqueeze(inverse, -2), U.mH)
         ctx.save_for_backward(A, result)
         return result
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
-        """-Pᵀ g Pᵀ, and terms for the parts of the row and column spaces that A does not span."""
+        """-Pᴴ g Pᴴ, and terms for the parts of the row and column spaces that A does not span."""
         A, P = ctx.saved_tensors
         assert A is not None
         assert P is not None
-        g, across = grads[0].mT, P.mT
+        g, across = grads[0].mH, P.mH
         left, right = matmul(matmul(g, P), across), matmul(across, matmul(P, g))
         inside = matmul(across, matmul(grads[0], across))
         return left - matmul(matmul(A, P), left) + right - matmul(right, matmul(P, A)) - inside, None, None, None
@@ -273,7 +277,7 @@ _EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
 def _threshold(A: Tensor, S: Tensor, atol: Any, rtol: Any) -> Any:
     largest = reduce.amax(S.detach(), -1, keepdim=True)
     if rtol is None:
-        rtol = 0.0 if atol is not None else max(A._type.shape[-2:]) * _EPS[A._type.dtype.name]
+        rtol = 0.0 if atol is not None else max(A._type.shape[-2:]) * _EPS[S._type.dtype.name]
     rtol, atol = (views.unsqueeze(t, -1) if isinstance(t, Tensor) else t for t in (rtol, atol))
     least = largest * rtol
     return least if atol is None else pointwise.clamp(least, min=atol)

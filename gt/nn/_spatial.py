@@ -11,6 +11,7 @@ from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scatter, views
+from gt.functions.spectral.complex import complex
 from gt.ops import OPS, Attrs, Op
 from gt.types import float32, float64, int64, uint8
 
@@ -55,6 +56,8 @@ def _named(function: F, name: str, doc: str) -> F:
 
 def _convolve(name: str, rank: int, input: Tensor, weight: Tensor, bias: Any, groups: int, **attrs: Any) -> Tensor:
     x = require_tensor(name, input)
+    if x._type.dtype.kind == "c" and all(t._type.dtype is x._type.dtype for t in (weight, bias) if t is not None):
+        return _complex_convolve(name, rank, x, weight, bias, groups=groups, **attrs)
     unbatched = x._type.ndim == rank + 1
     operands = (
         views.unsqueeze(x, 0) if unbatched else x,
@@ -67,6 +70,15 @@ def _convolve(name: str, rank: int, input: Tensor, weight: Tensor, bias: Any, gr
         reason = str(problem).split("): ", 1)[-1]
         raise refuse(type(problem), reason, name, x, *operands[1:], **attrs, groups=groups) from None
     return views.squeeze(output, 0) if unbatched else output
+
+
+def _complex_convolve(name: str, rank: int, x: Tensor, weight: Tensor, bias: Any, **attrs: Any) -> Tensor:
+    """From three real convolutions, as in torch."""
+    both = bias.real + bias.imag if bias is not None else None
+    a = _convolve(name, rank, x.real, weight.real, None if bias is None else bias.real, **attrs)
+    b = _convolve(name, rank, x.imag, weight.imag, None, **attrs)
+    c = _convolve(name, rank, x.real + x.imag, weight.real + weight.imag, both, **attrs)
+    return complex(a - b, c - a - b)
 
 
 def _conv(rank: int) -> TensorFunction:

@@ -83,6 +83,10 @@ def _arithmetic() -> list[Sample]:
         *rows("matmul", T((2, 3, 4), "complex128"), T((2, 4, 5), "complex128")),
         *rows("linear", few, T((5, 4), "complex64"), like=torch.nn.functional.linear),
         *rows("inv", T((3, 3), "complex128", "positive"), like=torch.linalg.inv),
+        *rows("matrix_exp", [T((2, 3, 3), d) for d in COMPLEX], like=torch.linalg.matrix_exp),
+        *rows("slogdet", T((2, 3, 3), "complex128"), like=lambda x: tuple(torch.linalg.slogdet(x))),
+        *rows("cholesky", V([[4, 1 - 1j], [1 + 1j, 3]], "complex128"), like=torch.linalg.cholesky),
+        *rows("qr", T((4, 3), "complex128"), mode="reduced", like=lambda x: tuple(torch.linalg.qr(x))),
     ]
 
 

@@ -10,7 +10,7 @@ from gt.errors import DTypeError, GradError, ShapeError
 from gt.ops.infer import broadcast_shapes, require_bools
 from gt.ops.op import Types, op
 from gt.ops.split import Split, leading
-from gt.types import TensorType, complex64, complex128, float32, float64
+from gt.types import TensorType, complex64, complex128, float32, float64, real_of
 
 
 def matrix(x: TensorType) -> TensorType:
@@ -74,14 +74,19 @@ op(
 )
 
 
-def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
-    return None if g[1] is None else _as_matrix(g[1]) * x._op("inv").mT
+def _slogdet_back(g: Any, y0: Any, x: Any) -> Any:
+    of_sign, of_log = g
+    if of_sign is not None and x.dtype.is_complex:  # a real sign is constant
+        turned = (of_sign.conj() * y0[0]).imag * -1j
+        of_log = turned if of_log is None else of_log + turned
+    return None if of_log is None else _as_matrix(of_log) * x._op("inv").mH
 
 
 op(
     "slogdet",
+    complex="rule",
     operands="t",
-    infer=lambda x: (_numbers(x), _numbers(x)),
+    infer=lambda x: (_numbers(x), TensorType(_numbers(x).shape, real_of(x.dtype))),
     split=partial(leading, inner=(2,), outer=(0, 0)),
     vjp=(_slogdet_back,),
     torch=lambda torch, x: torch.linalg.slogdet(x),
@@ -181,14 +186,14 @@ def _times_inverse(a: Any, x: Any) -> Any:
 
 
 def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
-    product = (y.mT @ g).tril()
-    half = product - product.diagonal(0, -2, -1).diag_embed() * 0.5
-    result = _times_inverse(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
-    return (result + result.mT) * 0.5
+    product = (y.mH @ g).tril()
+    half = (product + product.tril(-1).mH) * 0.5
+    return _times_inverse(y, y.mH._op("solve_triangular", half, upper=True, unitriangular=False))
 
 
 op(
     "cholesky",
+    complex="rule",
     operands="t",
     infer=square,
     wants_out=True,
@@ -223,19 +228,20 @@ def _qr_back(g: Any, y: Any, x: Any, *, mode: str) -> Any:
     if m >= n:
         return _tall_back(gq, gr, q, r)
     # q depends on the first columns only; the others are q @ r
-    left = _tall_back(gq + x[..., m:] @ gr[..., m:].mT, gr[..., :m], q, r[..., :m])
+    left = _tall_back(gq + x[..., m:] @ gr[..., m:].mH, gr[..., :m], q, r[..., :m])
     return left._op("cat", q @ gr[..., m:], dim=left.ndim - 1)
 
 
 def _tall_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
-    m = r @ gr.mT - gq.mT @ q
+    m = r @ gr.mH - gq.mH @ q
     lower = m.tril(-1)
-    mirrored = lower + lower.mT + m.diagonal(0, -2, -1).diag_embed()
-    return r._op("solve_triangular", (gq + q @ mirrored).mT, upper=True, unitriangular=False).mT
+    mirrored = lower + lower.mH + m.diagonal(0, -2, -1).real.diag_embed()
+    return r._op("solve_triangular", (gq + q @ mirrored).mH, upper=True, unitriangular=False).mH
 
 
 op(
     "qr",
+    complex="rule",
     operands="t",
     infer=_factored,
     wants_out=True,
@@ -247,7 +253,7 @@ op(
 
 
 def _spectral(x: TensorType) -> Types:
-    return TensorType(square(x).shape[:-1], x.dtype), x
+    return TensorType(square(x).shape[:-1], real_of(x.dtype)), x
 
 
 def _differences(w: Any) -> Any:
@@ -258,16 +264,17 @@ def _differences(w: Any) -> Any:
 
 def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
     w, v = y
-    inner = w.new_zeros(v.shape) if g[0] is None else g[0].diag_embed()
+    inner = v.new_zeros(v.shape) if g[0] is None else g[0].diag_embed().to(v.dtype)
     if g[1] is not None:
-        turned = v.mT @ g[1]
+        turned = v.mH @ g[1]
         inner = inner + (turned - turned.diagonal(0, -2, -1).diag_embed()) / _differences(w)
-    result = v @ inner @ v.mT
-    return (result + result.mT) * 0.5
+    result = v @ inner @ v.mH
+    return (result + result.mH) * 0.5
 
 
 op(
     "eigh",
+    complex="rule",
     operands="t",
     infer=_spectral,
     wants_out=True,
@@ -285,7 +292,7 @@ def _singular(x: TensorType, *, full_matrices: bool) -> Types:
     rows, columns = (m, n) if full_matrices else (k, k)
     result = ((*batch, m, rows), (*batch, k), (*batch, columns, n))
     first, second, third = (TensorType(shape, x.dtype) for shape in result)
-    return first, second, third
+    return first, TensorType(second.shape, real_of(x.dtype)), third
 
 
 def _check_finite(xp: Any, x: Any) -> None:
@@ -313,28 +320,35 @@ def _svd_back(g: Any, y: Any, _x: Any, *, full_matrices: bool) -> Any:
     if full_matrices:
         u, vh = u[..., :k], vh[..., :k, :]
         gu, gvh = gu if gu is None else gu[..., :k], gvh if gvh is None else gvh[..., :k, :]
-    inner = s.new_zeros((*s.shape, k)) if gs is None else gs.diag_embed()
+    inner = u.new_zeros((*s.shape, k)) if gs is None else gs.diag_embed().to(u.dtype)
     apart = _differences(s * s)
     if gu is not None:
-        inner = inner + _skew(u.mT @ gu) / apart * s.unsqueeze(-2)
+        turned = _skew(u.mH @ gu)
+        inner = inner + turned / apart * s.unsqueeze(-2)
+        if u.dtype.is_complex:  # on the diagonal, turned is imaginary
+            inner = inner + (turned.diagonal(0, -2, -1) * (0.5 / s - s)).diag_embed()
     if gvh is not None:
-        inner = inner + s.unsqueeze(-1) * (_skew(vh @ gvh.mT) / apart)
+        turned = _skew(vh @ gvh.mH)
+        if u.dtype.is_complex:  # what the diagonal has is in the gradient of u already
+            turned = turned - turned.diagonal(0, -2, -1).diag_embed()
+        inner = inner + s.unsqueeze(-1) * (turned / apart)
     result = u @ inner @ vh
     if gu is not None and m > k:
         over = gu / s.unsqueeze(-2)
-        result = result + (over - u @ (u.mT @ over)) @ vh
+        result = result + (over - u @ (u.mH @ over)) @ vh
     if gvh is not None and n > k:
         over = gvh / s.unsqueeze(-1)
-        result = result + u @ (over - (over @ vh.mT) @ vh)
+        result = result + u @ (over - (over @ vh.mH) @ vh)
     return result
 
 
 def _skew(x: Any) -> Any:
-    return x - x.mT
+    return x - x.mH
 
 
 op(
     "svd",
+    complex="rule",
     reads_values="cpu",
     operands="t",
     infer=_singular,

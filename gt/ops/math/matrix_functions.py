@@ -18,7 +18,7 @@ def _matrix_exp_numpy(np: Any, x: Any) -> Any:
     """Scaled to a small norm, the series of the exponential, and squared as often as the norm was halved."""
     largest = np.abs(x).sum(-1).max()
     halvings = int(max(0, np.ceil(np.log2(largest)) + 1)) if np.isfinite(largest) and largest else 0
-    small = x.astype(np.float64) / 2.0**halvings
+    small = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) / 2.0**halvings
     term = result = np.zeros_like(small) + np.eye(x.shape[-1])
     for k in range(1, TERMS + 1):
         term = term @ small / k
@@ -37,6 +37,7 @@ def _matrix_exp_back(g: Any, _y: Any, x: Any) -> Any:
 
 op(
     "matrix_exp",
+    complex="holomorphic",
     function="t",
     doc="The exponential of square matrices.",
     operands="t",

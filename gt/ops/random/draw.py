@@ -95,7 +95,17 @@ def _weighed(weights: TensorType, *_key: OperandType, num_samples: int, block: t
     return result
 
 
+#: Up to this many weights in one row, numpy on a CPU draws in less time than torch: each of its calls takes less.
+NUMPY_WEIGHTS = 1024
+
+
 def _weigh_torch(torch: Any, weights: Any, *key: Any, num_samples: int, block: tensors.Block = None) -> Any:
+    one_small_row = weights.numel() == weights.shape[-1] <= NUMPY_WEIGHTS and weights.device.type == "cpu"
+    if one_small_row and type(key[0]) is int and weights.dtype is not torch.bfloat16:
+        import numpy as np
+
+        drawn = _weigh_numpy(np, weights.numpy(), *key, num_samples=num_samples, block=block)
+        return torch.from_numpy(drawn)
     ends = weights.cumsum(-1, dtype=torch.float64).contiguous()
     how: dict[str, Any] = {"shape": (*ends.shape[:-1], num_samples), "dtype": "float64", "block": block}
     drawn = tensors.on_torch(philox.uniform, *key, **how, device=ends.device) * ends[..., -1:]
