@@ -92,6 +92,7 @@ def test_client_bound(stack: contextlib.ExitStack) -> None:
     assert "@gt.compile" in lines[0]
 
 
+@pytest.mark.long
 def test_reads(stack: contextlib.ExitStack) -> None:
     """Each value is read: messages go to and fro all the time."""
     program = """
