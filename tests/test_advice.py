@@ -92,6 +92,7 @@ def test_client_bound(stack: contextlib.ExitStack) -> None:
     assert "@gt.compile" in lines[0]
 
 
+@pytest.mark.long
 def test_reads(stack: contextlib.ExitStack) -> None:
     """Each value is read: messages go to and fro all the time."""
     program = """
@@ -116,9 +117,12 @@ def test_memory(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
     start("-m", "gt.server", "--unix", socket).expect("listening")
     worker = start("-m", "tests.support.small_worker", socket, str(size))
     program = f"""
-    import gt
+    import time, gt
     from gt.client.stream import connect
     connect._process.session = connect.open_session("unix:{socket}", None, "test", 60)
+    limit = time.monotonic() + {LONG}
+    while not gt.workers() and time.monotonic() < limit:
+        time.sleep(0.05)
     held = [gt.rand(1 << 20) for _ in range({size} // (4 << 20))]
     def step():
         held[0].sum().item()

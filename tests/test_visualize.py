@@ -272,7 +272,7 @@ def check_texts(figure: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("workers", "count", "width", "height"),
-    [(1, 30, 14, None), (2, 500, 14, None), (8, 1250, 14, None), (8, 300, 6, None), (8, 300, 9, 5.2), (4, 300, 30, 12)],
+    [(1, 30, 14, None), (2, 500, 14, None), (8, 100, 6, None), (8, 100, 9, 5.2), (4, 100, 30, 12)],
 )
 def test_texts_do_not_overlap(workers: int, count: int, width: float, height: float | None) -> None:
     panel = panel_of(random_table(workers, count), width)
@@ -316,6 +316,7 @@ def test_the_largest_picture_has_every_lane() -> None:
     panel = panel_of(random_table(8, 1250))
     assert panel.lines.events > 10_000
     figure = draw([panel], 14, None)
+    check_texts(figure)
     (axes,) = figure.axes
     assert len(axes.collections) + len(axes.patches) + len(axes.texts) < 2000
     boxes = sum(len(lane.boxes) for lane in panel.lines.workers.values())
@@ -432,11 +433,10 @@ def test_a_full_disk(trace: tuple[pathlib.Path, EventTable], tmp_path: pathlib.P
 
 
 def test_errors_of_the_command() -> None:
-    command = [sys.executable, "-m", "gt.scripts.visualize"]
-    for arguments in (["none.log"], []):
-        result = subprocess.run([*command, *arguments], env=environment(), capture_output=True, text=True)
-        assert result.returncode == 2
-        assert "Traceback" not in result.stderr
+    command = [sys.executable, "-m", "gt.scripts.visualize", "none.log"]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "gt.scripts.visualize: none.log: No such file or directory\n"
 
 
 # -- the example ---------------------------------------------------------------------------
