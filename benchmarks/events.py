@@ -2,6 +2,7 @@
 
     python benchmarks/events.py                          with a listener against without, in alternating blocks
     python benchmarks/events.py --against ../older-gt    also this checkout without a listener against an older one
+    python benchmarks/events.py --pages 10               also with ten open pages of the dashboard against without
 
 Each pair of blocks gives a ratio of times, and one of processor times: those of the client, the server, the worker and
 the listener together, which other programs on the machine disturb less. Printed are the medians of the ratios and their
@@ -32,6 +33,7 @@ PROGRAMS: dict[str, tuple[dict[str, str], int]] = {"training": ({}, 400), "adds"
 WARMUP_STEPS = 20
 #: The goals: slower by at most this share.
 WITH_LISTENER, WITHOUT = 0.05, 0.01
+NOBODY = "nobody listens"
 
 LISTENER = """
 import sys
@@ -58,7 +60,9 @@ class Block(NamedTuple):
 class Child:
     """A process that answers a line with a line."""
 
-    def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str]) -> None:
+    def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str], counted: bool = True) -> None:
+        #: whether its own processor time counts, beside that of its children
+        self._counted = counted
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GT_")}
         self._popen = subprocess.Popen(
             [sys.executable, *words],
@@ -99,7 +103,7 @@ class Child:
     def processor_time(self) -> float:
         """The seconds that all threads of this process and its children have run, exact to the nanosecond."""
         process = psutil.Process(self._popen.pid)
-        return sum(map(_processor_time, [process, *process.children(recursive=True)]))
+        return sum(map(_processor_time, [process] * self._counted + process.children(recursive=True)))
 
     def close(self) -> None:
         self._popen.terminate()
@@ -131,9 +135,11 @@ def interval(samples: list[float]) -> tuple[float, float, float]:
     return float(np.median(samples)), float(low), float(high)
 
 
-def listening(program: Child, steps: int) -> Block:
-    """A block while a listener reads all events."""
-    listener = Child(ROOT, ["-c", LISTENER, program.first], {})
+def listening(program: Child, steps: int, pages: int = 0) -> Block:
+    """A block while a listener reads all events, or while a dashboard has this many pages. The time of the dashboard
+    counts, that of the pages does not: they are in people's browsers."""
+    words = [str(ROOT / "benchmarks" / "events_pages.py"), program.first, str(pages)]
+    listener = Child(ROOT, words if pages else ["-c", LISTENER, program.first], {}, counted=not pages)
     try:
         return program.block(steps, listener)
     finally:
@@ -151,6 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, help="steps in a block (default: about a second)")
     parser.add_argument("--only", nargs="*", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--against", type=pathlib.Path, help="a checkout of GT to compare with, without a listener")
+    parser.add_argument("--pages", type=int, default=0, help="also measure a dashboard with this many pages")
     parser.add_argument("--output-dir", default="results")
     options = parser.parse_args(argv)
     record = results.Record(
@@ -175,11 +182,14 @@ def compare(record: results.Record, program: str, options: argparse.Namespace) -
     try:
         measured = ratios(lambda: listening(this, steps), lambda: this.block(steps), blocks)
         measure(record, program, "with a listener", measured)
+        if options.pages:
+            measured = ratios(lambda: listening(this, steps, options.pages), lambda: this.block(steps), blocks)
+            measure(record, program, f"with {options.pages} pages", measured)
         if options.against:
             other = start(options.against.resolve(), program)
             try:
                 measured = ratios(lambda: this.block(steps), lambda: other.block(steps), blocks)
-                measure(record, program, "nobody listens", measured)
+                measure(record, program, NOBODY, measured)
             finally:
                 other.close()
     finally:
@@ -187,7 +197,7 @@ def compare(record: results.Record, program: str, options: argparse.Namespace) -
 
 
 def measure(record: results.Record, program: str, name: str, samples: list[Block]) -> None:
-    goal = WITH_LISTENER if name == "with a listener" else WITHOUT
+    goal = WITHOUT if name == NOBODY else WITH_LISTENER
     row: dict[str, Any] = {"goal": 1 + goal}
     for kind in Block._fields:
         of_kind = [getattr(sample, kind) for sample in samples]
