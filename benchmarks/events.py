@@ -3,6 +3,7 @@
     python benchmarks/events.py                          with a listener against without, in alternating blocks
     python benchmarks/events.py --against ../older-gt    also this checkout without a listener against an older one
     python benchmarks/events.py --real-time              on a machine that others use at the same time; needs root
+    python benchmarks/events.py --pages 10               also with ten open pages of the dashboard against without
 
 Each pair of blocks gives a ratio of times, and one of processor times: those of the client, the server, the worker and
 the listener together, which other programs on the machine disturb less. Printed are the medians of the ratios and their
@@ -33,6 +34,7 @@ PROGRAMS: dict[str, tuple[dict[str, str], int]] = {"training": ({}, 400), "adds"
 WARMUP_STEPS = 20
 #: The goals: slower by at most this share.
 WITH_LISTENER, WITHOUT = 0.05, 0.01
+NOBODY = "nobody listens"
 
 LISTENER = """
 import sys
@@ -62,7 +64,9 @@ class Child:
     #: whether it has priority over all other programs
     real_time = False
 
-    def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str]) -> None:
+    def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str], counted: bool = True) -> None:
+        #: whether its own processor time counts, beside that of its children
+        self._counted = counted
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GT_")}
         self._popen = subprocess.Popen(
             [sys.executable, *words],
@@ -109,7 +113,7 @@ class Child:
 
     def _threads(self) -> list[pathlib.Path]:
         process = psutil.Process(self._popen.pid)
-        processes = [process, *process.children(recursive=True)]
+        processes = [*[process] * self._counted, *process.children(recursive=True)]
         return [thread for each in processes for thread in pathlib.Path(f"/proc/{each.pid}/task").iterdir()]
 
     def close(self) -> None:
@@ -137,9 +141,11 @@ def interval(samples: list[float]) -> tuple[float, float, float]:
     return float(np.median(samples)), float(low), float(high)
 
 
-def listening(program: Child, steps: int) -> Block:
-    """A block while a listener reads all events."""
-    listener = Child(ROOT, ["-c", LISTENER, program.first], {})
+def listening(program: Child, steps: int, pages: int = 0) -> Block:
+    """A block while a listener reads all events, or while a dashboard has this many pages. The time of the dashboard
+    counts, that of the pages does not: they are in people's browsers."""
+    words = [str(ROOT / "benchmarks" / "events_pages.py"), program.first, str(pages)]
+    listener = Child(ROOT, words if pages else ["-c", LISTENER, program.first], {}, counted=not pages)
     try:
         return program.block(steps, listener)
     finally:
@@ -158,6 +164,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--against", type=pathlib.Path, help="a checkout of GT to compare with, without a listener")
     parser.add_argument("--real-time", action="store_true", help="with priority over all other programs; needs root")
+    parser.add_argument("--pages", type=int, default=0, help="also measure a dashboard with this many pages")
     parser.add_argument("--output-dir", default="results")
     options = parser.parse_args(argv)
     Child.real_time = options.real_time
@@ -183,11 +190,14 @@ def compare(record: results.Record, program: str, options: argparse.Namespace) -
     try:
         measured = ratios(lambda: listening(this, steps), lambda: this.block(steps), blocks)
         measure(record, program, "with a listener", measured)
+        if options.pages:
+            measured = ratios(lambda: listening(this, steps, options.pages), lambda: this.block(steps), blocks)
+            measure(record, program, f"with {options.pages} pages", measured)
         if options.against:
             other = start(options.against.resolve(), program)
             try:
                 measured = ratios(lambda: this.block(steps), lambda: other.block(steps), blocks)
-                measure(record, program, "nobody listens", measured)
+                measure(record, program, NOBODY, measured)
             finally:
                 other.close()
     finally:
@@ -195,7 +205,7 @@ def compare(record: results.Record, program: str, options: argparse.Namespace) -
 
 
 def measure(record: results.Record, program: str, name: str, samples: list[Block]) -> None:
-    goal = WITH_LISTENER if name == "with a listener" else WITHOUT
+    goal = WITHOUT if name == NOBODY else WITH_LISTENER
     row: dict[str, Any] = {"goal": 1 + goal}
     for kind in Block._fields:
         of_kind = [getattr(sample, kind) for sample in samples]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+import time
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gt.client.stream import sites
 from gt.client.stream.connect import session
 from gt.client.stream.tracing import trace
 from gt.client.tensor import layout
 from gt.client.tensor.tensor import Tensor
+from gt.errors import ConfigError
 from gt.ops import Signature
 from gt.wire.fragments import ParsedFragment
 from gt.wire.structures import Fragment
 from gt.wire.words import FETCH, FORGET, RESET, RUN
 
+if TYPE_CHECKING:
+    from gt.launch.dashboard import DashboardProcess
+
 __all__ = [
-    "explain", "explain_last_step", "get_worker_stats", "memory", "print_hot_paths", "print_tape", "show_layout",
-    "trace",
+    "dashboard", "explain", "explain_last_step", "get_worker_stats", "memory", "print_hot_paths", "print_tape",
+    "show_layout", "trace",
 ]  # fmt: skip
 
 #: control word -> its line in `print_tape`
@@ -153,6 +158,48 @@ def explain_last_step(stop: bool = False) -> Explanation:
     from gt.client.stream.step_report import last_step_report
 
     return Explanation(last_step_report(stop))
+
+
+class DashboardView:
+    """The dashboard of a session. A notebook shows the page; printed it is a link, which works once."""
+
+    def __init__(self, process: DashboardProcess, height: int) -> None:
+        self._process, self._height = process, height
+
+    @property
+    def link(self) -> str:
+        """A new link that opens the page once."""
+        return self._process.new_link()
+
+    def __repr__(self) -> str:
+        return self.link
+
+    def _repr_html_(self) -> str:
+        # cookies belong to a host name, so the page must have the name under which the notebook is shown
+        link, id = self.link, f"gt-dashboard-{time.monotonic_ns()}"
+        return (
+            f"<iframe id='{id}' style='width:100%;height:{self._height}px;border:1px solid #8884'></iframe><script>"
+            f"document.getElementById('{id}').src = '{link}'.replace('127.0.0.1', "
+            "['localhost', '[::1]'].includes(location.hostname) ? 'localhost' : '127.0.0.1')</script>"
+            f"<a href='{self.link}' target='_blank'>open in a tab</a>"
+        )
+
+
+def dashboard(height: int = 800) -> DashboardView:
+    """A web page that shows what this program's system does. In a notebook it appears in the cell.
+
+    Example::
+
+        gt.debug.dashboard()
+    """
+    from gt.launch.dashboard import DashboardProcess
+
+    client = session()
+    if not client.connection.address:
+        raise ConfigError("gt.debug.dashboard: this session is inside one process, and has no server to look at")
+    if client.dashboard is None or not client.dashboard.runs:
+        client.dashboard = DashboardProcess(client.connection.address, "--listen", "0")
+    return DashboardView(client.dashboard, height)
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:

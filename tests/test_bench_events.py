@@ -14,11 +14,11 @@ def test_interval() -> None:
 
 
 def test_a_small_run(tmp_path: pathlib.Path) -> None:
-    options = ["--blocks", "2", "--steps", "3", "--only", "adds", "--against", str(events.ROOT)]
+    options = ["--blocks", "2", "--steps", "3", "--only", "adds", "--against", str(events.ROOT), "--pages", "2"]
     assert events.main([*options, "--output-dir", str(tmp_path)]) == 0
     (record,) = tmp_path.glob("*.json")
     results = json.loads(record.read_text())["results"]["adds"]
-    assert set(results) == {"with a listener", "nobody listens"}
+    assert set(results) == {"with a listener", "with 2 pages", "nobody listens"}
     for row in results.values():
         for kind in (row["seconds"], row["processor"]):
             assert len(kind["ratios"]) == 2

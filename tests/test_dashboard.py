@@ -7,12 +7,14 @@ import json
 import pathlib
 import re
 import socket
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import gt
+from gt.dashboard.__main__ import main
 from gt.dashboard.access import LinkAccess
 from gt.dashboard.metrics import Metrics
 from gt.dashboard.recent import KEPT_NS, RecentEvents
@@ -27,7 +29,7 @@ from gt.testing import Cluster
 from gt.wire.event_messages import EVENT_FIELDS, EventBatch, Inspect, Inspection, Listening
 from gt.wire.structures import EventName, WorkerInfo
 from tests.support.dashboards import Messages, TrainingSystem, get, sign_in
-from tests.support.processes import ROOT, Process, free_port, wait_until
+from tests.support.processes import ROOT, Process, System, free_port, wait_until
 from tests.test_events import ClusterViewer, training_step
 
 LINEAR = EventName("op", "matmul", "linear", "linear(…)", "", 8)
@@ -283,7 +285,9 @@ def test_a_viewer_without_the_token_sees_shares(system: TrainingSystem, tmp_path
     options = {"GT_OPERATOR_TOKEN": "", "XDG_CONFIG_HOME": str(tmp_path)}
     process = system.start("-m", "gt.dashboard", "-p", str(system.port), "--listen", "0", **options)
     link = process.expect("dashboard:").split()[-1]
-    with Messages(link.split("/")[2], cookie=sign_in(link)) as messages:
+    address = link.split("/")[2]
+    assert "gt_worker_seconds_total{" not in get(address, "/metrics")[2]  # nobody has listened so far
+    with Messages(address, cookie=sign_in(link)) as messages:
         load = messages.first("load", lambda m: m["clients"] and m["clients"][0]["share"])
         assert not load["operator"]
         inspection = messages.first("inspection")
@@ -462,45 +466,54 @@ def one_line(process: Process) -> str:
     return process.lines[0]
 
 
-def test_a_port_that_is_taken(system: TrainingSystem) -> None:
+def error_line(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """What `python -m gt.dashboard` prints if it cannot begin."""
+    assert main(list(options)) == 1
+    output = capsys.readouterr()
+    assert not output.out
+    assert output.err.count("\n") == 1
+    return output.err.strip()
+
+
+def test_a_port_that_is_taken(system: TrainingSystem, capsys: pytest.CaptureFixture[str]) -> None:
     port = system.address.split(":")[1]
-    text = one_line(Process("-m", "gt.server", "-p", str(free_port()), "--dashboard", port))
-    assert text == f"gt.server: port {port} is taken by another program; choose another one"
-    text = one_line(Process("-m", "gt.dashboard", "-p", str(system.port), "--listen", port))
-    assert text == f"gt.dashboard: port {port} is taken by another program; choose another one"
-    text = one_line(Process("-m", "gt.server", "-p", str(free_port()), "--dashboard", "x"))
-    assert text.startswith("gt.server: --listen x: expected a port")
+    reason = f"port {port} is taken by another program; choose another one"
+    assert error_line(capsys, "-p", str(system.port), "--listen", port) == f"gt.dashboard: {reason}"
+    assert one_line(Process("-m", "gt.server", "-p", str(free_port()), "--dashboard", port)) == f"gt.server: {reason}"
+
+
+def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert error_line(capsys, "-p", "1", "--listen", "x").startswith("gt.dashboard: --listen x: expected a port")
+    text = one_line(Process("-m", "gt.dashboard", "-p", "1", "--metrics", "203.0.113.5:0"))
+    assert text == "gt.dashboard: cannot listen on 203.0.113.5:0: Cannot assign requested address"
 
 
 @pytest.mark.parametrize("library", ["tornado", "prometheus_client"])
-def test_a_library_that_is_missing(library: str, tmp_path: pathlib.Path) -> None:
-    code = f"import sys; sys.modules[{library!r}] = None; from gt.dashboard.__main__ import main; sys.exit(main([]))"
-    text = one_line(Process("-c", code))
-    assert text == (
+def test_a_library_that_is_missing(
+    library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    assert error_line(capsys) == (
         f"gt.dashboard: {library} is not installed; the dashboard and metrics need it: "
         "pip install 'gt-tensor[dashboard]'"
     )
 
 
-def test_no_server(tmp_path: pathlib.Path) -> None:
-    text = one_line(Process("-m", "gt.dashboard", XDG_RUNTIME_DIR=str(tmp_path)))
-    assert text.startswith("gt.dashboard: no GT server of this user runs on this machine")
+def test_no_server(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert error_line(capsys).startswith("gt.dashboard: no GT server of this user runs on this machine")
 
 
-def test_nothing_is_recorded_without_a_page_and_the_dashboard_ends_with_its_server() -> None:
+def test_the_dashboard_ends_with_its_server() -> None:
     with contextlib.ExitStack() as stack:
-        system = TrainingSystem(stack, GT_DEBUG_DISPATCHER="1")
-        system.train()
-        assert "Submit from client 1" in system.server.output
-        assert "Recorded from" not in system.server.output
-        with Messages(system.address, cookie=sign_in(system.link)) as messages:
-            messages.first("tick", lambda m: m["bars"])
-        assert "Recorded from worker 1" in system.server.output
+        system = System(stack, "--dashboard", "0")
+        address = system.server.expect("dashboard:").split("/")[2]
+        assert get(address, "/healthz")[0] in (200, 503)
         system.server.kill()
 
         def ended() -> bool:
             try:
-                get(system.address, "/healthz")
+                get(address, "/healthz")
             except OSError:
                 return True
             return False

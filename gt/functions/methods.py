@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from gt.client.grad import backward
-from gt.client.tensor import layout, printing
+from gt.client.tensor import html, layout, printing
 from gt.client.tensor.arguments import Device, check_device, convert, dtype_of, operand, require_tensor, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
 from gt.client.tensor.foreign import find_dtype, is_torch_tensor
@@ -297,6 +297,7 @@ DEVICE_KINDS = [
 OTHERS: dict[str, Any] = {
     **{name: property(lambda x: False, doc="Always False: the tensor is on a worker.") for name in DEVICE_KINDS},
     "__repr__": printing.format_tensor,
+    "_repr_html_": html.tensor_html,
     "_op": _op,
     "_ops": _ops,
     "polygamma": lambda x, n: pointwise.polygamma(n, x),

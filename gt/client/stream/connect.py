@@ -169,7 +169,7 @@ def open_session(
     opened = Session(name)
     transport = connect_to(address, keys)
     link = ThreadedLink(transport, opened.handle)
-    opened.connection.link = link
+    opened.connection.link, opened.connection.address = link, address
     try:
         link.send([encode(Hello("client", PROTOCOL, VERSION, host_identity(), os.getpid()))])
         deadline = time.monotonic() + timeout

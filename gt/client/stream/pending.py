@@ -10,10 +10,12 @@ from gt.wire.transfers import Incoming
 
 
 class PendingValue:
-    __slots__ = ("_blocks", "_incoming", "_missing", "buffer", "done", "error", "likely_error")
+    __slots__ = ("_blocks", "_incoming", "_missing", "buffer", "done", "error", "likely_error", "nbytes", "received")
 
-    def __init__(self, buffer: Any = None) -> None:
-        self.buffer = buffer
+    def __init__(self, nbytes: int = 0) -> None:
+        self.buffer: Any = None
+        #: the bytes of the whole value, and those that have arrived in chunks
+        self.nbytes, self.received = nbytes, 0
         self.done = False
         self.error: GtError | None = None
         #: an error that another worker will describe better
@@ -43,6 +45,7 @@ class PendingValue:
             self._incoming[m.worker] = Incoming(memoryview(memory)), memory
         incoming, memory = self._incoming[m.worker]
         incoming.add(m.offset, data)
+        self.received += data.nbytes
         if incoming.complete:
             del self._incoming[m.worker]
             self._take(m.worker, memory)

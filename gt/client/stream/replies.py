@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.client.stream.failures import Failures
 from gt.client.stream.pending import PendingFromEach, PendingValue
+from gt.client.stream.progress import SILENT_WAIT_S, wait_with_progress
 from gt.client.stream.server_connection import ServerConnection
 from gt.errors import RemoteError, WorkerLost
 from gt.wire.codec import encode
@@ -41,7 +42,9 @@ class Replies:
         """Wait for the reply. If it is an error that another worker describes better, wait a little for that."""
         pending: PendingValue = self.pending[request]
         try:
-            self._connection.wait(lambda: pending.done or pending.likely_error is not None)
+            ready = lambda: pending.done or pending.likely_error is not None
+            if not self._connection.wait(ready, SILENT_WAIT_S):
+                wait_with_progress(self._connection, pending, ready)
             if not pending.done and not self._connection.wait(lambda: pending.done, FAILURE_DETAIL_TIMEOUT_S):
                 pending.fail(pending.likely_error or RemoteError("an instruction failed, and no worker reported why"))
         except BaseException:

@@ -27,6 +27,8 @@ class ServerConnection:
     def __init__(self, name: str) -> None:
         #: how the server was reached, for messages
         self.name = name
+        #: "tcp://host:port" or "unix:path"; empty if there are no sockets
+        self.address = ""
         self.workers: list[WorkerInfo] = []
         self.link: Link | None = None
         #: why the session is over; None while it is open

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.client.stream import configuration, sites
 from gt.client.stream.failures import Failures
@@ -54,6 +54,9 @@ from gt.wire.messages import (
 from gt.wire.structures import WorkerStats
 from gt.wire.words import FETCH, MAX_INLINE_BYTES
 
+if TYPE_CHECKING:
+    from gt.launch.dashboard import DashboardProcess
+
 
 class Session:
     def __init__(self, name: str = "") -> None:
@@ -73,6 +76,8 @@ class Session:
         self.event_sink: Callable[[EventBatch], None] | None = None
         #: the recording of `gt.debug.explain_last_step`, if there is one
         self.step_recording: Any = None
+        #: the process of `gt.debug.dashboard`, if there is one
+        self.dashboard: DashboardProcess | None = None
         self._decode = Decode("client")
         self._handlers: dict[type, Callable[[Any, Any], None]] = {
             Welcome: self._welcome,
@@ -228,6 +233,8 @@ class Session:
         if not self.connection.close():
             return
         self.uploads.close()
+        if self.dashboard is not None:
+            self.dashboard.stop()
         if unread := self.failures.unread:
             first = next(iter(unread.values())).replace("\n  called at", ", called at")
             warn(f"{len(unread)} instruction(s) failed whose results were never read; the first: {first}")

@@ -28,6 +28,11 @@ class TensorLayout:
         mesh = f" as {'x'.join(map(str, self.mesh))}" if len(self.mesh) > 1 else ""
         return f"{' '.join(self.placements)} on workers {workers}{mesh}"
 
+    def _repr_html_(self) -> str:
+        from gt.client.tensor.html import layout_html
+
+        return layout_html(self)
+
     @property
     def sentence(self) -> str:
         """The layout in words, for `gt.debug.explain`."""
@@ -54,9 +59,8 @@ def picture(x: Tensor) -> str:
     head = f"{x._type} {placed!r}"
     if not placed.blocks or not prod(x._type.shape):
         return head
-    rows = _ranges(placed, 0)
-    columns = _ranges(placed, 1)
-    cells = [[_holders(placed, row, column) for column in columns] for row in rows]
+    rows, columns, grid = block_grid(placed)
+    cells = [[",".join(map(str, holders)) for holders in line] for line in grid]
     width = max(len(text) for text in (*(c for line in cells for c in line), *map(_range_text, columns))) + 2
     bar = "+" + "+".join("-" * width for _ in columns) + "+"
     lines = [head, "".join(f" {_range_text(c):^{width}}" for c in columns).rstrip() if x._type.ndim > 1 else "", bar]
@@ -76,13 +80,19 @@ def _ranges(placed: TensorLayout, dim: int) -> list[tuple[int, int]]:
     return sorted({(start, stop) for start, stop in ranges if start < stop}) or [(0, 1)]
 
 
-def _holders(placed: TensorLayout, row: tuple[int, int], column: tuple[int, int]) -> str:
+def block_grid(placed: TensorLayout) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[list[list[int]]]]:
+    """The ranges of dim 0 and of dim 1 that blocks have, and for each row the workers of each of its blocks."""
+    rows, columns = _ranges(placed, 0), _ranges(placed, 1)
+    return rows, columns, [[_holders(placed, row, column) for column in columns] for row in rows]
+
+
+def _holders(placed: TensorLayout, row: tuple[int, int], column: tuple[int, int]) -> list[int]:
     holders = []
     for worker, (starts, sizes) in placed.blocks.items():
         ranges = [(starts[d], starts[d] + sizes[d]) for d in range(min(2, len(starts)))]
         if all(a == b for a, b in zip(ranges, (row, column), strict=False)):
-            holders.append(str(worker))
-    return ",".join(holders)
+            holders.append(worker)
+    return holders
 
 
 def _rest(placed: TensorLayout, ndim: int) -> str:
