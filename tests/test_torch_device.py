@@ -361,6 +361,22 @@ def test_optimizers_are_torchs(options: dict[str, bool]) -> None:
     assert train(DEVICE, 12, **options) == pytest.approx(train("cpu", 12, **options), rel=1e-5)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_that_is_not_finite_skips_a_step(fused: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device=DEVICE))
+    optimizer = torch.optim.AdamW([weight], lr=0.5, fused=fused, weight_decay=0.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=4.0, growth_interval=2)
+    scales = []
+    for factor in (1.0, float("inf"), 1.0, 1.0):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert scales == [4, 2, 2, 4]
+    torch.testing.assert_close(weight.detach().cpu(), torch.full((2,), 1 - 3 * 0.5))
+
+
 def test_a_plain_loop_becomes_a_template() -> None:
     train(DEVICE, 60)
     statistics = gt.debug.get_worker_stats()
