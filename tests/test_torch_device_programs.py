@@ -68,8 +68,8 @@ def test_a_language_model_has_torchs_losses(make: Callable[[Any], torch.nn.Modul
 
 NANOGPT = (
     "--dataset=shakespeare_char --compile=False --dtype=float32 --eval_iters=1 --block_size=32 --batch_size=4 "
-    "--n_layer=2 --n_head=4 --n_embd=64 --max_iters=20 --lr_decay_iters=20 --warmup_iters=2 --learning_rate=3e-3 --dropout=0.0 "
-    "--eval_interval=20 --gradient_accumulation_steps=1"
+    "--n_layer=2 --n_head=4 --n_embd=64 --max_iters=20 --lr_decay_iters=20 --warmup_iters=2 --learning_rate=3e-3 "
+    "--dropout=0.0 --eval_interval=20 --gradient_accumulation_steps=1"
 )
 
 
