@@ -192,9 +192,17 @@ def test_backward_runs_in_the_thread_that_calls_it() -> None:
             threads.append(threading.get_ident())
             return g
 
-    x = torch.ones(2, device=DEVICE, requires_grad=True)
-    Identity.apply(x).sum().backward()
-    assert threads == [threading.get_ident()]
+    def run() -> None:
+        x = torch.ones(2, device=DEVICE, requires_grad=True)
+        Identity.apply(x).sum().backward()
+        threads.append(threading.get_ident())
+
+    run()
+    other = threading.Thread(target=run)
+    other.start()
+    other.join()
+    assert threads[0] == threads[1] == threading.get_ident()
+    assert threads[2] == threads[3] != threads[0]
 
 
 # -- modules ---------------------------------------------------------------------------------
