@@ -192,9 +192,17 @@ def test_backward_runs_in_the_thread_that_calls_it() -> None:
             threads.append(threading.get_ident())
             return g
 
-    x = torch.ones(2, device=DEVICE, requires_grad=True)
-    Identity.apply(x).sum().backward()
-    assert threads == [threading.get_ident()]
+    def run() -> None:
+        x = torch.ones(2, device=DEVICE, requires_grad=True)
+        Identity.apply(x).sum().backward()
+        threads.append(threading.get_ident())
+
+    run()
+    other = threading.Thread(target=run)
+    other.start()
+    other.join()
+    assert threads[0] == threads[1] == threading.get_ident()
+    assert threads[2] == threads[3] != threads[0]
 
 
 # -- modules ---------------------------------------------------------------------------------
@@ -359,6 +367,22 @@ def train(device: str, steps: int, **options: bool) -> float:
 )
 def test_optimizers_are_torchs(options: dict[str, bool]) -> None:
     assert train(DEVICE, 12, **options) == pytest.approx(train("cpu", 12, **options), rel=1e-5)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_that_is_not_finite_skips_a_step(fused: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device=DEVICE))
+    optimizer = torch.optim.AdamW([weight], lr=0.5, fused=fused, weight_decay=0.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=4.0, growth_interval=2)
+    scales = []
+    for factor in (1.0, float("inf"), 1.0, 1.0):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert scales == [4, 2, 2, 4]
+    torch.testing.assert_close(weight.detach().cpu(), torch.full((2,), 1 - 3 * 0.5))
 
 
 def test_a_plain_loop_becomes_a_template() -> None:

@@ -7,6 +7,7 @@ object torch keeps as long as the storage lives. `gt.torch_device.handles` attac
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -31,8 +32,23 @@ def register_device(module: object) -> None:
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)
     # A view is computed again from its base by the ops that made it; as_strided would need memory.
     torch._C._set_view_replay_enabled(True)
-    # Otherwise backward runs in a thread of the device, where the signal and the user's source line are unknown.
-    torch.autograd.set_multithreading_enabled(False)
+    _run_backward_in_the_calling_thread()
+
+
+def _run_backward_in_the_calling_thread() -> None:
+    """Otherwise it runs in a thread of the device, where the signal and the user's source line are unknown.
+
+    torch's own switch holds for one thread of the program only.
+    """
+    autograd: Any = torch.autograd
+    run = autograd._engine_run_backward
+
+    @wraps(run)
+    def run_here(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return run(*args, **kwargs)
+
+    autograd._engine_run_backward = run_here
 
 
 #: (shape, dtype) -> a tensor on the device, contiguous, with a storage of its own

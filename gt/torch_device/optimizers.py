@@ -8,13 +8,15 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gt.client.stream.connect import connected
-from gt.client.tensor.emit import call_into_many
+from gt.client.tensor.arguments import cast
+from gt.client.tensor.emit import call_into, call_into_many
 from gt.client.tensor.tensor import Tensor
+from gt.functions import pointwise
 from gt.ops import OPS
 from gt.torch_device.backend import Kernel
 from gt.torch_device.handles import unwrap
 
-ADAM_STEP = OPS["adam_step"]
+ADAM_STEP, COPY, MAXIMUM, MUL = OPS["adam_step"], OPS["copy"], OPS["maximum"], OPS["mul"]
 
 
 def install() -> None:
@@ -37,9 +39,7 @@ def _adam(decoupled: bool) -> Kernel:
         found_inf: Any = None,
     ) -> None:  # fmt: skip
         if found_inf is not None and found_inf.item():
-            for step in steps:
-                step.sub_(1)
-            return
+            return  # the optimizer itself subtracts the step that it has counted
         columns = (params, means, squares, *((largest_squares,) if amsgrad else ()))
         targets = tuple(unwrap(x) for column in columns for x in column)
         gradients = [unwrap(g) if grad_scale is None else unwrap(g) / unwrap(grad_scale) for g in grads]
@@ -62,8 +62,32 @@ def _count(step: torch.Tensor) -> float:
     return count
 
 
+def _unscale_(grads: Any, found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
+    """`GradScaler.unscale_`: divide all gradients by the scale, and note whether one of them is not finite."""
+    found, factor = unwrap(found_inf), unwrap(inv_scale)
+    for gradient in map(unwrap, grads):
+        call_into(MUL, gradient, (factor,))
+        is_bad = pointwise.isfinite(gradient).all().logical_not()
+        call_into(MAXIMUM, found, (cast(is_bad, found._type.dtype),))
+
+
+def _update_scale_(
+    scale: torch.Tensor, tracker: torch.Tensor, found_inf: torch.Tensor, growth: float, backoff: float, interval: int
+) -> torch.Tensor:
+    """`GradScaler.update`: a smaller scale after a step that was skipped, a larger one after many that were not."""
+    value, count = unwrap(scale), unwrap(tracker)
+    is_bad, following = unwrap(found_inf) > 0, count + 1
+    grows = (following == interval) & pointwise.isfinite(value * growth)
+    resets = is_bad | (following == interval)
+    call_into(COPY, value, (pointwise.where(is_bad, value * backoff, pointwise.where(grows, value * growth, value)),))
+    call_into(COPY, count, (pointwise.where(resets, 0, following),))
+    return scale
+
+
 #: overload -> kernel
 KERNELS: dict[str, Kernel] = {
+    "_amp_foreach_non_finite_check_and_unscale_": _unscale_,
+    "_amp_update_scale_": _update_scale_,
     "_fused_adam_": _adam(False),
     "_fused_adam_.tensor_lr": _adam(False),
     "_fused_adamw_": _adam(True),
