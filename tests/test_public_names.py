@@ -233,6 +233,8 @@ def test_pyright_sees_every_public_callable(tmp_path: pathlib.Path) -> None:
         str(tmp_path),
     ]
     output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    if "{" not in output:
+        pytest.skip("pyright is not installed completely: its first run takes a package from npm")
     reports = json.loads(output[output.index("{") :])["generalDiagnostics"]
     errors = [(pathlib.Path(r["file"]).stem, r["message"]) for r in reports if r["severity"] == "error"]
     assert [file for file, _ in errors] == ["wrong"] * 6, errors
