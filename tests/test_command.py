@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -59,6 +60,11 @@ def test_the_help_is_aligned(word, capsys):
     assert [row.split()[0] for row in rows] == list(COMMANDS)
     assert {row.index(COMMANDS[row.split()[0]].summary) for row in rows} == {2 + max(map(len, COMMANDS)) + 2}
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_page_lists_every_command():
+    rows = re.findall(r"^\| `gt (\w+)` \|", (ROOT / "docs/command.md").read_text(), re.M)
+    assert rows == list(COMMANDS)
 
 
 def test_no_command(capsys):
