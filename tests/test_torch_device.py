@@ -249,6 +249,8 @@ def test_moving_a_model_keeps_its_parameters_and_ties() -> None:
     optimizer.step()
     assert not torch.equal(model.embed.weight, before)
     assert model.to("cpu").head.weight is model.embed.weight
+    assert model._apply(lambda t: t[:2].clone()).embed.weight.shape == (2, 3)  # no conversion
+    assert torch.nn.Linear(2, 2)._apply(lambda t: t.reshape(-1, 2)[0]).weight.shape == (2,)  # fails on no elements
 
 
 def test_copies_of_models_and_checkpoints() -> None:
