@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ from gt.client.stream import sites
 from gt.testing import Cluster
 from gt.torch_device import cpu_fallbacks
 from gt.torch_device.fallback import MissingKernel
+from gt.torch_device.handles import unwrap
 from tests.support.sizes import ROOT
 
 DEVICE = "gtx"
@@ -116,6 +118,19 @@ def test_empty_tensors_get_their_value_at_the_first_write() -> None:
     target = torch.empty(2, device=DEVICE).copy_(source)
     source.add_(1)
     assert target.tolist() == [1, 1]  # a copy, not the source itself
+
+
+def test_values_are_freed_with_their_tensors() -> None:
+    x = torch.ones(2, device=DEVICE)
+    view, detached = x[0], x.detach()
+    base, part = (weakref.ref(unwrap(t)._cell) for t in (x, view))
+    del x
+    assert base() is not None  # the view and the detached tensor need it
+    del view
+    assert part() is None
+    assert base() is not None
+    del detached
+    assert base() is None
 
 
 def test_shapes_change_in_place() -> None:
@@ -234,6 +249,8 @@ def test_moving_a_model_keeps_its_parameters_and_ties() -> None:
     optimizer.step()
     assert not torch.equal(model.embed.weight, before)
     assert model.to("cpu").head.weight is model.embed.weight
+    assert model._apply(lambda t: t[:2].clone()).embed.weight.shape == (2, 3)  # no conversion
+    assert torch.nn.Linear(2, 2)._apply(lambda t: t.reshape(-1, 2)[0]).weight.shape == (2,)  # fails on no elements
 
 
 def test_copies_of_models_and_checkpoints() -> None:
@@ -295,6 +312,20 @@ def test_pinned_memory_is_ordinary_memory() -> None:
     assert batch.to(DEVICE, non_blocking=True).sum().item() == 6
     assert torch.ones(2).pin_memory().tolist() == [1, 1]
     assert not torch.ones(2).is_pinned()
+
+
+def test_models_without_memory_and_functions_of_functions() -> None:
+    with torch.device("meta"):
+        model = torch.nn.Linear(3, 2)
+    model.to_empty(device=DEVICE)
+    torch.nn.init.ones_(model.weight)
+    assert model.weight.sum().item() == 6
+    x = numbers(2, 3).to(DEVICE)
+    assert torch.equal(torch.func.grad(lambda t: (t**2).sum())(x), 2 * x)
+    model.weight.grad = torch.full((2, 3), 2.0, device=DEVICE)
+    norm = torch.nn.utils.clip_grad_norm_([model.weight], 1.0)
+    assert norm.item() == pytest.approx(24**0.5)
+    assert model.weight.grad.norm().item() == pytest.approx(1.0, abs=1e-5)
 
 
 # -- what is missing -------------------------------------------------------------------------
@@ -398,6 +429,10 @@ model = torch.nn.Linear(2, 1).to("cuda")
 x = torch.ones(3, 2).pin_memory().cuda()
 with torch.autocast("cuda", dtype=torch.bfloat16):
     y = model(x)
+with torch.device("cuda"):
+    made = torch.nn.Linear(2, 1)
+batches = torch.utils.data.DataLoader(torch.arange(4.0), batch_size=2, pin_memory=True, num_workers=1)
+print(made.weight.device.type, [batch.to("cuda").sum().item() for batch in batches])
 print(y.device.type, y.dtype, torch.zeros(2, device=torch.device("cuda:0")).device.type)
 """
 
@@ -406,7 +441,7 @@ def test_the_command_runs_a_script_whose_device_is_cuda(tmp_path: pathlib.Path) 
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "gt.run", str(tmp_path / "script.py"), "--lr=1"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert process.stdout == "gtx torch.bfloat16 gtx\n", process.stderr
+    assert process.stdout == "gtx [1.0, 5.0]\ngtx torch.bfloat16 gtx\n", process.stderr
     usage = subprocess.run(command[:3], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert usage.returncode == 1
     assert "usage: python -m gt.run script.py" in usage.stderr

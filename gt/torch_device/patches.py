@@ -93,6 +93,9 @@ def _changes_device(module: torch.nn.Module, fn: Callable[..., Any]) -> bool:
     if first is None:
         return False
     sample = torch.empty(0, dtype=first.dtype, device=first.device)
-    with torch.no_grad():
-        device = fn(sample).device.type
+    try:
+        with torch.no_grad():
+            device = fn(sample).device.type
+    except Exception:  # a function of the user's that is no conversion, such as ``lambda t: t[0]``
+        return False
     return device != first.device.type and NAME in (device, first.device.type)
