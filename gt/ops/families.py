@@ -17,6 +17,7 @@ _FILES = {
     "fft": "fft",
     "data": "creation indexing indexing_masks joining scatter slicing views blocks files placed upload",
 }
+FAMILIES = (*_FILES, "elementwise")
 #: The families that people look for first.
 MAIN_FAMILIES = ("matmul", "attention", "elementwise")
 _FAMILIES = {file: family for family, files in _FILES.items() for file in files.split()}

@@ -12,20 +12,11 @@ import numpy as np
 from gt.events.intervals import length, union
 from gt.events.lanes import DISPATCHING, PYTHON, WAITING, Lane, MoveArrow, Timeline
 from gt.events.trace_file import TraceFile
+from gt.ops.families import FAMILIES
 
 #: family -> its colour: those of Okabe and Ito and of Tol, which people with any colour vision can tell apart
-COLOURS = {
-    "matmul": "#0072B2",
-    "elementwise": "#E69F00",
-    "reduction": "#009E73",
-    "optimizer": "#CC79A7",
-    "attention": "#D55E00",
-    "normalization": "#F0E442",
-    "data": "#56B4E9",
-    "convolution": "#882255",
-    "recurrent": "#999933",
-    "random": "#DDCC77",
-    "fft": "#44AA99",
+_OF_OPS = "#0072B2 #D55E00 #882255 #999933 #F0E442 #009E73 #CC79A7 #DDCC77 #44AA99 #56B4E9 #E69F00"
+COLOURS = dict(zip(FAMILIES, _OF_OPS.split(), strict=True)) | {
     "moves": "#7B5E3B",
     "compiled": "#332288",
     "compiling": "#661100",
@@ -200,7 +191,7 @@ class PanelDrawing:
         if (len(text) + 1) * CHARACTER * size / 72 < (ended - begun) / 1e6 * self._inch_per_ms:
             style = {"ha": "center", "va": "center", "clip_on": True, "zorder": 6}
             if ground:
-                style["bbox"] = {"facecolor": ground, "linewidth": 0, "pad": 1.5}
+                style["bbox"] = {"facecolor": ground, "linewidth": 0, "boxstyle": "square,pad=0.2"}
             self._axes.text(self._ms((begun + ended) / 2), y, text, fontsize=size, color=colour, **style)
 
     def _gaps(self, worker: int, top: float, tall: float) -> None:
