@@ -44,7 +44,7 @@ MEMORY_NS = 1_000_000_000
 #: One stretch of this many is noted in detail; a prime, so that it does not keep step with a program.
 DETAILED_EVERY = 61
 #: Where marks are cheap, stretches whose instructions take this long on average are all noted in detail.
-LONG_NS = 20_000
+LONG_NS = 100_000
 #: The most stretches of words that are remembered for a client.
 MAX_PATTERNS = 64
 #: The most stretches that wait for the GPU. Older ones are dropped.
