@@ -53,6 +53,7 @@ IGNORED = {
         CUDAGraph Stream StreamContext current_device device device_count empty_cache graph init ipc_collect
         is_available is_bf16_supported is_current_stream_capturing is_initialized set_device
     """,
+    "ao.quantization": "DeQuantStub QuantStub",
     "autograd.graph": "*", "compiler": "*", "distributed": "*", "fx": "*", "jit": "*",
     "library": "register_fake register_kernel register_vmap",
     "nn": "DataParallel parallel",

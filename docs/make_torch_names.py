@@ -24,7 +24,7 @@ PLACES = (
     "backends.openmp", "backends.opt_einsum", "compiler", "cuda.amp", "distributed", "distributions", "fft", "func",
     "fx", "hub", "jit", "library", "multiprocessing", "nn.attention", "nn.attention.flex_attention", "nn.modules",
     "nn.parallel", "nn.utils.fusion", "nn.utils.parametrizations", "nn.utils.parametrize", "onnx", "random",
-    "serialization", "sparse", "utils.checkpoint", "utils.data",
+    "serialization", "sparse", "utils.checkpoint", "utils.data", "ao", "ao.quantization",
 )  # fmt: skip
 #: Classes of torch's C++ parts, which are public names only by their spelling.
 PUBLIC_CLASSES = {"Event", "Generator", "Size", "Stream", "Tag", "Tensor", "device", "dtype", "layout", "memory_format"}

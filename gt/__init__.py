@@ -158,9 +158,9 @@ if _MissingModules not in _sys.meta_path:
 
 #: Modules that are imported at their first use.
 _LAZY = (
-    "accelerator", "amp", "backends", "compiler", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub",
-    "jit", "library", "multiprocessing", "nn", "optim", "pipeline", "random", "serialization", "sparse", "special",
-    "utils",
+    "accelerator", "amp", "ao", "backends", "compiler", "cuda", "debug", "distributed", "distributions", "fft", "fx",
+    "hub", "jit", "library", "multiprocessing", "nn", "optim", "pipeline", "random", "serialization", "sparse",
+    "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
@@ -210,6 +210,7 @@ _LAZY_NAMES |= {
 if TYPE_CHECKING:
     from gt import accelerator as accelerator
     from gt import amp as amp
+    from gt import ao as ao
     from gt import backends as backends
     from gt import compiler as compiler
     from gt import cuda as cuda

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.nn", "gt.optim", "gt.distributions"),
     ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils", "gt.interop"),
     ("gt.accelerator", "gt.array_api", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.onnx"),
-    ("gt.compiler", "gt.library", "gt.multiprocessing"),
+    ("gt.ao", "gt.compiler", "gt.library", "gt.multiprocessing"),
     ("gt._dynamo",),
     ("gt.serialization",),
     ("gt.pipeline", "gt.scripts", "gt.doctor", "gt.dashboard"),

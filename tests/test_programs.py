@@ -220,9 +220,19 @@ def test_to_device_has_the_loaders_attributes():
 
 
 def test_names_of_torch_utils_data():
+    import gt.utils.data.distributed
     from gt.utils.data import Dataset
     from gt.utils.data.dataloader import DataLoader
+    from gt.utils.data.dataset import random_split
+    from gt.utils.data.sampler import SubsetRandomSampler
 
+    assert random_split is gt.utils.data.random_split
+    assert SubsetRandomSampler is gt.utils.data.SubsetRandomSampler
+    sampler = gt.utils.data.distributed.DistributedSampler(range(4), shuffle=False)
+    assert list(sampler) == [0, 1, 2, 3]
+    assert list(gt.utils.data.DistributedSampler(range(4), 2, 1, shuffle=False)) == [1, 3]
+    with pytest.raises(ImportError, match=r"gt\.utils\.data\.NotThere does not exist"):
+        from gt.utils.data.sampler import NotThere  # noqa: F401
     assert Dataset is torch.utils.data.Dataset
     assert DataLoader is gt.utils.data.DataLoader
     assert hasattr(gt.utils.data, "DataLoader")

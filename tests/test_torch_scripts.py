@@ -36,6 +36,7 @@ assert not t.jit.is_scripting() and not t.jit.is_tracing()
 f = lambda x: x; assert t.jit.ignore(f) is f and t.jit.unused(f) is f and t.jit.export(f) is f
 f = lambda x: x; assert t.jit.ignore(drop=True)(f) is f
 x: t.jit.Final[int] = 3
+class C: f = t.jit._overload_method(lambda self, x: x)
 assert t.jit.annotate(int, 3) == 3 and t.jit.isinstance([1], list[int])
 t.fx.wrap("len")
 assert t.distributed.get_world_size is not None and not t.distributed.is_initialized()
@@ -63,6 +64,7 @@ from {t}.nn.modules.batchnorm import _BatchNorm; assert isinstance(t.nn.BatchNor
 from {t}.nn.modules import Linear, Module; assert Linear is t.nn.Linear
 import {t}.backends.cudnn as cudnn; cudnn.benchmark = False
 from {t}.hub import HASH_REGEX, urlparse; assert HASH_REGEX.search("net-5c106cde.pth")[1] == "5c106cde"
+from {t}.ao.quantization import DeQuantStub, QuantStub; assert DeQuantStub()(QuantStub()(t.ones(2))).sum() == 2
 import {t}.multiprocessing as mp; assert mp.cpu_count() > 0 and mp.get_sharing_strategy() == "file_descriptor"
 from {t}.jit.annotations import Dict, List, Optional; assert List[int].__origin__ is list
 f = lambda x: x + 1; assert t.compiler.disable(f)(1) == t.compiler.disable(recursive=False)(f)(1) == 2

@@ -77,6 +77,10 @@ def _unchanged(x: F) -> F:
 export: Callable[[F], F] = unused
 interface: Callable[[F], F] = unused
 script_if_tracing: Callable[[F], F] = unused
+#: private names of torch that torchvision uses
+_script_if_tracing: Callable[[F], F] = unused
+_overload: Callable[[F], F] = unused
+_overload_method: Callable[[F], F] = unused
 
 
 def annotate(the_type: Any, the_value: F) -> F:

@@ -25,7 +25,8 @@ from gt.errors import ClusterError
 from gt.functions.joining import stack
 
 __all__ = [
-    "DataLoader", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "default_collate", "random_split",
+    "DataLoader", "DistributedSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler",
+    "default_collate", "random_split",
 ]  # fmt: skip
 
 _NO_TENSORS = "a process of a DataLoader has no tensors of GT"
@@ -91,6 +92,13 @@ class SubsetRandomSampler(_Seeded, torch_data.SubsetRandomSampler, metaclass=_Sa
 
 class WeightedRandomSampler(_Seeded, torch_data.WeightedRandomSampler, metaclass=_SamplerClass):
     """Numbers of samples drawn with probabilities. See `torch.utils.data.WeightedRandomSampler`."""
+
+
+class DistributedSampler(torch_data.DistributedSampler):  # type: ignore[type-arg]
+    """The samples of one of several processes. There is one process, so its default is all samples."""
+
+    def __init__(self, dataset: Any, num_replicas: int | None = None, rank: int | None = None, **options: Any) -> None:
+        super().__init__(dataset, 1 if num_replicas is None else num_replicas, 0 if rank is None else rank, **options)
 
 
 def random_split(dataset: Any, lengths: Any, generator: Any = None) -> list[Any]:

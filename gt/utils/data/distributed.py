@@ -1,0 +1,3 @@
+"""``gt.utils.data.distributed``: torch's longer path to the names of `gt.utils.data`."""
+
+from gt.utils.data import __getattr__ as __getattr__
