@@ -31,7 +31,6 @@ WORDS = {
         "tanh", "threshold", "trunc",
     },
     "gt/optim": {"abs", "cos", "linear", "sum"},  # threshold_mode, anneal_strategy, the state of Adagrad
-    "gt/scripts/timeline_panel.py": {"attention", "convolution", "matmul", "pad"},  # families; an option
     "gt/torch_device": {"linear", "mean", "sum"},  # interpolation, reduction
     "gt/worker": {"all", "cat", "prod", "sum"},  # GT_COMPILE, a field of a trace, reductions of collectives
 }  # fmt: skip
