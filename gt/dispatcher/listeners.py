@@ -140,6 +140,7 @@ class Listeners:
                 self._worker_ids = {worker.peer: worker.id for worker in self._workers.values()}
                 self._flushed = self.clock()
                 self._record(self._workers.values())
+                self._turns = []
                 self._first_actions = self._delivery.actions, len(self._delivery.actions), []
             self._answer(who.peer, m.request)
         elif who.peer in self.listeners and self._workers:
