@@ -475,10 +475,11 @@ def error_line(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     return output.err.strip()
 
 
-def test_a_port_that_is_taken(system: TrainingSystem, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken(system: TrainingSystem) -> None:
     port = system.address.split(":")[1]
     reason = f"port {port} is taken by another program; choose another one"
-    assert error_line(capsys, "-p", str(system.port), "--listen", port) == f"gt.dashboard: {reason}"
+    process = Process("-m", "gt.dashboard", "-p", str(system.port), "--listen", port)
+    assert one_line(process) == f"gt.dashboard: {reason}"
     assert one_line(Process("-m", "gt.server", "-p", str(free_port()), "--dashboard", port)) == f"gt.server: {reason}"
 
 
