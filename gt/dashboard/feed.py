@@ -218,7 +218,7 @@ class Feed(threading.Thread):
         return {
             "time": time.time(),
             "operator": listening.operator,
-            "workers": [asdict(load) | {"worker": id, "idle": load.idle} for id, load in sorted(workers.items())],
+            "workers": [asdict(load) | {"worker": id, "busy": load.busy} for id, load in sorted(workers.items())],
             "clients": [asdict(load) | {"client": id} for id, load in sorted(clients.items())],
         }
 

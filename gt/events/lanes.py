@@ -15,12 +15,12 @@ from gt.events.breakdown import Breakdown, break_down
 from gt.events.intervals import union
 from gt.events.moves import matched_moves
 from gt.events.table import Event, EventTable
-from gt.wire.event_messages import DISPATCHER
+from gt.wire.event_messages import DISPATCHER, DISPATCHING, WAITING
 
 #: The fewest columns of an event that is shown by itself, and the columns in which similar moves become one arrow.
 MIN_BOX, ARROW_COLUMNS = 4, 24
-#: The family of waits for a move, and that of work of the dispatcher and of the client's program.
-WAITING, DISPATCHING, PYTHON = "waiting", "dispatcher", "client Python"
+#: The family of the client's program.
+PYTHON = "client Python"
 
 #: family, label, begin and end
 Work = tuple[str, str, int, int]

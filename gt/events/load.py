@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gt.wire.event_messages import DISPATCHER, TRANSFER, EventBatch, Listening
+from gt.wire.event_messages import DISPATCHER, TRANSFER, WAITING, EventBatch, Listening
 
 
 @dataclass(slots=True)
@@ -22,11 +22,13 @@ class WorkerLoad:
 
     @property
     def busy(self) -> float:
-        return min(1.0, sum(self.families.values()))
+        """The share of time in which it computed. Waiting for data of other workers does not count."""
+        return min(1.0, sum(self.families.values()) - self.families.get(WAITING, 0.0))
 
     @property
     def idle(self) -> float:
-        return 1.0 - self.busy
+        """The share of time in which it neither computed nor waited for data."""
+        return max(0.0, 1.0 - sum(self.families.values()))
 
 
 @dataclass(slots=True)

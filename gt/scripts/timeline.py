@@ -7,9 +7,10 @@ import textwrap
 from typing import Any
 
 from gt.errors import ConfigError
-from gt.events.lanes import PYTHON, WAITING
+from gt.events.lanes import PYTHON
 from gt.scripts import timeline_panel as style
 from gt.scripts.timeline_panel import CHARACTER, LEFT, RIGHT, Panel, PanelDrawing, lanes_height
+from gt.wire.event_messages import WAITING
 
 #: inches: the title, a line of the subtitle, the time axis, a line of the legend, an entry of the legend
 TITLE, LINE, AXIS, LEGEND_LINE, LEGEND_ENTRY = 0.5, 0.24, 0.55, 0.21, 2.0

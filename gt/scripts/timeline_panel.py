@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gt.events.intervals import length, union
-from gt.events.lanes import DISPATCHING, PYTHON, WAITING, Lane, MoveArrow, Timeline
+from gt.events.lanes import PYTHON, Lane, MoveArrow, Timeline
 from gt.events.trace_file import TraceFile
 from gt.ops.families import FAMILIES
+from gt.wire.event_messages import DISPATCHING, WAITING
 
 #: family -> its colour: those of Okabe and Ito and of Tol, which people with any colour vision can tell apart
 _OF_OPS = "#0072B2 #D55E00 #882255 #999933 #F0E442 #009E73 #CC79A7 #DDCC77 #44AA99 #56B4E9 #E69F00"

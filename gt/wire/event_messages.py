@@ -31,8 +31,9 @@ DISPATCHER_COLUMNS = ("worker", "execute", "serial", "received", "started", "end
 DISPATCHER = -1
 #: A listener reports this many batches together, in one `BatchTaken`.
 TAKEN_TOGETHER = 16
-#: Families in `shares` beside those of ops: the dispatcher's own work; moves, which run beside the instructions.
-DISPATCHING, TRANSFER = "dispatcher", "transfer"
+#: Families in `shares` beside those of ops: the dispatcher's own work; moves, which run beside the instructions; waits
+#: for moves.
+DISPATCHING, TRANSFER, WAITING = "dispatcher", "transfer", "waiting"
 
 
 class Listen(Message, frozen=True, array_like=True, tag=True):

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from gt.ops.families import family
-from gt.wire.event_messages import LEVELS, Recorded
+from gt.wire.event_messages import LEVELS, WAITING, Recorded
 from gt.wire.structures import EventName
 from gt.worker.engines import Engine, Marks
 from gt.worker.event_packing import StreamPattern, Stretch, pack, source_lines
@@ -145,7 +145,7 @@ class EventRecorder:
         self._events, self._fragment = events, _ = self._client(client), 0
         self._execute, self._queued = self._arrived.get(id(message), (0, 0))
         if events.blocked:
-            what = self._name("wait", lambda: EventName("wait", "waiting", "wait", "wait for a move", "", 0))
+            what = self._name("wait", lambda: EventName("wait", WAITING, "wait", "wait for a move", "", 0))
             events.beside.append((what, 0, self._execute, self._queued, 0, events.blocked, self.clock()))
             events.blocked = 0
 

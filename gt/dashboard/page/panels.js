@@ -25,7 +25,7 @@ function streamNote() {
 function showCards({ workers, clients }) {
   const sum = (list, of) => list.reduce((total, entry) => total + of(entry), 0);
   const rate = sum(clients, (client) => client.instructions_per_s);
-  byId("sum-busy").textContent = workers.length ? percent(sum(workers, (worker) => 1 - worker.idle) / workers.length) : "–";
+  byId("sum-busy").textContent = workers.length ? percent(sum(workers, (worker) => worker.busy) / workers.length) : "–";
   byId("sum-rate").textContent = plain(rate);
   byId("sum-hot").textContent = rate ? percent(sum(clients, (client) => client.hot * client.instructions_per_s) / rate) : "–";
   byId("sum-memory").textContent = bytes(sum(workers, (worker) => worker.memory.used || 0));
@@ -47,7 +47,7 @@ function showWorkers({ workers }) {
     row.dataset.worker = worker.worker;
     const [name, numbers] = row.querySelectorAll(".head span");
     name.textContent = `worker ${worker.worker} · ${worker.device}`;
-    numbers.textContent = `${percent(1 - worker.idle)} busy · queue ${duration(worker.queue_us)} · `
+    numbers.textContent = `${percent(worker.busy)} busy · queue ${duration(worker.queue_us)} · `
       + `${bytes(used)} of ${bytes(total)}${peak ? `, peak ${bytes(peak)}` : ""} · ${bytes(worker.link_bytes_per_s)}/s`;
     const [activity, memory] = row.querySelectorAll(".bar");
     setParts(activity, families.map(([family, share]) => [share, familyColour(family), `${family} ${percent(share)}`]));
