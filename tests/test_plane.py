@@ -122,7 +122,6 @@ def test_groups_release_their_resources(members: list[Member]) -> None:
 def test_torch_is_imported_by_the_first_join_only() -> None:
     program = """if True:
         import sys
-import time
         from gt.worker.collectives.processes import ProcessPlane
         plane = ProcessPlane()
         assert plane.address.startswith("127.0.0.1:"), plane.address
@@ -184,6 +183,7 @@ def test_an_exchange_waits_longer_than_connecting_may_take(members: list[Member]
     time.sleep(CONNECT_TIMEOUT_S + 1)  # the time itself is what is tested
     members[0].ask(at.start_exchange, 0, group, 10)
     assert members[1].ask(at.finish_exchange, 1) == (10.0, 5)
+    members[0].ask(at.finish_send, 0)
     everywhere(members[:2], at.leave, group)
 
 

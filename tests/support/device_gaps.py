@@ -27,7 +27,7 @@ MISSING = frozenset(_MISSING.split())
 _DROPPED = "what is dropped is drawn, and torch's draws are not GT's"
 _UNWRITTEN = "memory that nobody wrote has other values"
 _OVERLAP = "a view made of overlapping windows cannot be written, and torch's gradient writes it"
-_SIGNS = "singular vectors are unique up to their sign"
+_SIGNS = "singular vectors are unique up to their sign, complex ones up to a phase"
 _SMALL = "the system of equations is close to singular, so rounding is magnified"
 
 #: OpInfo's name -> why its results differ, and in which samples
@@ -53,8 +53,8 @@ DIFFERENT: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "new_empty_strided": (_UNWRITTEN, lambda case: True),
     "nn_functional_multi_head_attention_forward": (_DROPPED, lambda case: True),
     "nn_functional_scaled_dot_product_attention": (_DROPPED, lambda case: bool(case.kwargs.get("dropout_p"))),
-    "pca_lowrank": (_SIGNS, lambda case: case.family == "gradients"),
-    "svd_lowrank": (_SIGNS, lambda case: case.family == "gradients"),
+    "pca_lowrank": (_SIGNS, lambda case: case.family in ("gradients", "complex64")),
+    "svd_lowrank": (_SIGNS, lambda case: case.family in ("gradients", "complex64")),
     "tensor_split": ("torch takes positions on the CPU only", lambda case: len(case.tensors) > 1),
 }
 

@@ -102,6 +102,9 @@ KNOWN: list[Known] = [
     Known("det|slogdet", "^result", "NaN, or products that overflow, on the diagonal", case=":(special|extreme)"),
     Known("matmul|addmm|baddbmm|linear.*", "^result 0", "sums overflow or cancel", case=r":extreme|1e\+30|inf\)"),
     Known("qr|inv|solve|solve_triangular|svd|eigh", "^result", "products overflow", case=":(special|extreme)"),
+    Known(
+        "qr", "^result", "columns that depend on each other: phases that rounding decides", case="complex.*:expanded"
+    ),
     Known("geqrf", "^result", "overflow, or the rounding of columns that depend on each other", case=":|refilled"),
     Known("matrix_exp", "^result", "a large norm multiplies rounding errors; torch computes in the matrix's dtype"),
     Known("inv|solve", "[Ss]ingular", "a pivot vanishes by rounding, or does not", case=":extreme|refilled"),

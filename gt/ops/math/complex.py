@@ -38,7 +38,7 @@ op(
     infer=lambda x: x,
     **linear((0,)),
     vjp=(lambda g, _y, _x: g.conj(),),
-    torch=lambda torch, x: torch.conj_physical(x),
+    torch=lambda torch, x: torch.conj_physical(x) if x.is_complex() else x.clone(),  # of real numbers: x itself
     kernel=lambda np, x: np.conjugate(x),
 )
 
