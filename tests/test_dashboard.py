@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gt
+from gt.dashboard import feed
 from gt.dashboard.__main__ import main
 from gt.dashboard.access import LinkAccess
 from gt.dashboard.metrics import Metrics
@@ -526,3 +527,24 @@ def test_a_child_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(ConfigError, match="the dashboard has ended"):
         DashboardProcess("unix:/nowhere")
+
+
+def test_a_failing_feed_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second try ends it, so that the test ends too."""
+    errors: list[BaseException] = [ValueError("a defect"), SystemExit()]
+
+    def fail(*_: object, **__: object) -> None:
+        raise errors.pop(0)
+
+    published: list[bytes] = []
+    monkeypatch.setattr(feed, "Viewer", fail)
+    monkeypatch.setattr(feed, "RETRY_S", 0.0)
+    failing = feed.Feed("nowhere", published.append, Metrics())
+    failing.pages = 1
+    with pytest.raises(SystemExit):
+        failing.run()
+    assert failing.lost.startswith("the dashboard failed: ValueError")
+    assert b"the dashboard failed: ValueError" in published[0]
+    assert "a defect" in capsys.readouterr().err

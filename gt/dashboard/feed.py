@@ -72,8 +72,8 @@ class Feed(threading.Thread):
         with self._lock:
             self._recent = RecentEvents(base)
             self._bars: list[Bar] = []
-            self._told_labels = 0
-            self._told_sites: dict[int, int] = {}
+            self._sent_labels = 0
+            self._sent_sites: dict[int, int] = {}
             self._ticks: deque[dict[str, Any]] = deque(maxlen=KEPT_TICKS)
             self._loads: deque[dict[str, Any]] = deque(maxlen=KEPT_LOADS)
             self._inspection: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class Feed(threading.Thread):
     def _watch(self, viewer: Viewer) -> None:
         """Follow the server until it is lost."""
         listens = False
-        while time.monotonic() - viewer.heard < SILENT_S:
+        while time.monotonic() - viewer.last_message < SILENT_S:
             wanted = self.wanted
             if wanted and not listens:
                 self._begin(viewer)
@@ -196,13 +196,13 @@ class Feed(threading.Thread):
         with self._lock:
             recent, bars = self._recent, self._bars
             self._bars = []
-            labels = list(enumerate(recent.labels))[self._told_labels :]
-            self._told_labels = len(recent.labels)
+            labels = list(enumerate(recent.labels))[self._sent_labels :]
+            self._sent_labels = len(recent.labels)
             sites = []
             for client, texts in recent.sites.items():
-                new = list(texts.items())[self._told_sites.get(client, 0) :]
+                new = list(texts.items())[self._sent_sites.get(client, 0) :]
                 sites += [(client, *item) for item in new]
-                self._told_sites[client] = len(texts)
+                self._sent_sites[client] = len(texts)
         now = time.perf_counter_ns() + self._offset - recent.base
         return {
             "now": now // 1000,

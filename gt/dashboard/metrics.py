@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_
 from gt.version import PROTOCOL, VERSION
 from gt.wire.event_messages import DISPATCHER, TRANSFER, EventBatch, Listening
 
-#: which bytes of a worker's memory are told
+#: the kinds of bytes of a worker's memory that the metrics show
 MEMORY_KINDS = ("used", "peak", "total")
 
 

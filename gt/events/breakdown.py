@@ -26,8 +26,8 @@ from gt.events.table import ENDED, EXECUTE, STARTED, WHAT, EventTable
 from gt.wire.event_messages import DISPATCHER
 
 KINDS = ("compute", "exposed communication", "bubble", "dispatcher", "wire", "client Python", "idle")
-#: A client that waits longer than this for a message waits for something else. A client that nobody can ask and that
-#: says nothing for longer than the second time does nothing.
+#: A longer wait for a message is not the wire's: the client waits for something else.
+#: A client without a recording of its own that sends nothing for longer than the second time counts as idle.
 MAX_WIRE_NS, MAX_SILENCE_NS = 5_000_000, 1_000_000_000
 
 

@@ -58,7 +58,7 @@ class Viewer:
         #: the last answer to `inspect`
         self.inspection: Inspection | None = None
         #: when the last message arrived, in seconds on the monotonic clock; a server sends one each second
-        self.heard = 0.0
+        self.last_message = 0.0
         #: the last request that was sent, and the last that the server answered: 0 is `Hello`
         self._asked, self._answered = 0, -1
 
@@ -128,7 +128,7 @@ class Viewer:
 
     def _receive(self, milliseconds: int) -> None:
         if self._connection.wait(milliseconds):
-            self.heard = time.monotonic()
+            self.last_message = time.monotonic()
             for frames in self._connection.take():
                 self._handle(frames)
         if self._connection.ended:

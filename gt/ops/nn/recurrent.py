@@ -102,7 +102,8 @@ def _cell_results(mode: Mode, x: TensorType, *operands: TensorType) -> Types:
 
 
 def _gradients(mode: Mode, results: Callable[..., Types], *operands: TensorType, given: Mask, mask: Mask) -> Types:
-    """The types of the requested gradients. The operands are gradients, the input, what is kept, and the rest."""
+    """The types of the requested gradients. The operands: gradients, the input, what the
+    forward pass kept, weights and states."""
     grads, forward, kept = backward_operands(operands, given)
     expected = results(mode, *forward)
     is_layer = results is _layer_results
