@@ -11,6 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/train_mlp.py --plot losses.png
+	$(BIN)/python -m gt run examples/torch_lstm.py
 
 # one process a core; one that crashes fails its test, and another takes its place; what pytest makes of the files is kept
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 if __name__ == "__main__":
@@ -29,30 +28,12 @@ import torch
 
 import gt
 from benchmarks import bare
+from benchmarks.core.rows import Row
 from benchmarks.hot import null, replay
 from gt.client.stream import connect
 from gt.version import VERSION
 
 now = time.perf_counter
-
-
-@dataclass
-class Row:
-    """One line of the table: what was measured, and its goal."""
-
-    name: str
-    value: float
-    unit: str
-    #: ">=" or "<=" and the bound; empty if there is no goal
-    goal: str = ""
-    bound: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def reached(self) -> bool | None:
-        if self.bound is None:
-            return None
-        return self.value >= self.bound if self.goal == ">=" else self.value <= self.bound
 
 
 def timed(act: Callable[[], Any]) -> float:
@@ -351,23 +332,26 @@ def environment() -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    return run(MEASUREMENTS, __doc__)
+
+
+def run(measurements: dict[str, Callable[[int], Iterator[Row]]], description: str) -> int:
+    """Measure what the command line names, and print it."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds instead of fifteen")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
-    parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
+    parser.add_argument("--only", nargs="+", choices=list(measurements), default=list(measurements))
     options = parser.parse_args()
     rounds = 3 if options.quick else 15
     rows = []
     for name in options.only:
-        for row in MEASUREMENTS[name](rounds):
+        for row in measurements[name](rounds):
             rows.append(row)
-            goal = "" if row.bound is None else f"{row.goal} {row.bound:g} {'reached' if row.reached else 'MISSED'}"
-            extra = "  ".join(f"{k}={v:.1f}" for k, v in row.details.items())
-            print(f"{row.name:42} {row.value:12,.2f} {row.unit:26} {goal:18} {extra}", flush=True)
+            print(row.line(), flush=True)
     record = {
         "environment": environment(),
         "rounds": rounds,
-        "rows": [{**asdict(r), "reached": r.reached} for r in rows],
+        "rows": [row.record() for row in rows],
     }
     if options.json:
         with open(options.json, "w") as file:

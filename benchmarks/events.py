@@ -7,7 +7,8 @@
 
 Each pair of blocks gives a ratio of times, and one of processor times: those of the client, the server, the worker and
 the listener together, which other programs on the machine disturb less. Printed are the medians of the ratios and their
-95 % intervals (bootstrap). The listener is a process of its own, which reads every event.
+95 % intervals (bootstrap), and which process took the additional processor time. The listener is a process of its own,
+which reads every event.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,8 +34,11 @@ from benchmarks.core.environment import ROOT
 PROGRAMS: dict[str, tuple[dict[str, str], int]] = {"training": ({}, 400), "adds": ({"GT_TEMPLATES": "0"}, 2000)}
 #: Steps before a block, in which a new listener gets the names of everything.
 WARMUP_STEPS = 20
+#: Pairs of blocks with the same two systems, where two checkouts are compared.
+PAIRS = 2
 #: The goals: slower by at most this share.
 WITH_LISTENER, WITHOUT = 0.05, 0.01
+KINDS = "seconds", "processor"
 NOBODY = "nobody listens"
 
 LISTENER = """
@@ -52,10 +57,26 @@ with Viewer(sys.argv[1]) as viewer:
 
 
 class Block(NamedTuple):
-    """The seconds of a block, and the processor time of all processes."""
+    """The seconds of a block, and the processor time of each role: client, server, worker, listener."""
+
+    seconds: float
+    roles: dict[str, float]
+
+
+class Ratio(NamedTuple):
+    """A block against another one."""
 
     seconds: float
     processor: float
+    #: role -> the processor time that it took more, as a share of the other block's whole processor time
+    added: dict[str, float]
+
+
+def ratio(block: Block, other: Block) -> Ratio:
+    whole = sum(other.roles.values())
+    roles = dict.fromkeys([*other.roles, *block.roles])
+    added = {role: (block.roles.get(role, 0.0) - other.roles.get(role, 0.0)) / whole for role in roles}
+    return Ratio(block.seconds / other.seconds, sum(block.roles.values()) / whole, added)
 
 
 class Child:
@@ -64,9 +85,9 @@ class Child:
     #: whether it has priority over all other programs
     real_time = False
 
-    def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str], counted: bool = True) -> None:
-        #: whether its own processor time counts, beside that of its children
-        self._counted = counted
+    def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str], role: str) -> None:
+        #: what its own processor time counts as; empty: only that of its children counts
+        self._role = role
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GT_")}
         self._popen = subprocess.Popen(
             [sys.executable, *words],
@@ -84,7 +105,7 @@ class Child:
         #: its first line
         self.first = self.line()
         if Child.real_time:
-            for thread in self._threads():
+            for _, thread in self._threads():
                 os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(10))
 
     def line(self) -> str:
@@ -103,18 +124,25 @@ class Child:
     def block(self, steps: int, *others: Child) -> Block:
         """Run a block. The processor time is that of this process, its children and ``others``."""
         self.run(WARMUP_STEPS)
-        before = sum(map(Child.processor_time, (self, *others)))
+        before = sum(map(Child.processor_times, (self, *others)), Counter())
         seconds = self.run(steps)
-        return Block(seconds, sum(map(Child.processor_time, (self, *others))) - before)
+        after = sum(map(Child.processor_times, (self, *others)), Counter())
+        return Block(seconds, {role: (after[role] - before[role]) / 1e9 for role in after})
 
-    def processor_time(self) -> float:
-        """The seconds that all threads of this process and its children have run, exact to the nanosecond."""
-        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in self._threads()) / 1e9
+    def processor_times(self) -> Counter[str]:
+        """Role -> the nanoseconds that all threads of its processes have run, exact to the nanosecond."""
+        times: Counter[str] = Counter()
+        for role, thread in self._threads():
+            times[role] += int((thread / "schedstat").read_text().split()[0])
+        return times
 
-    def _threads(self) -> list[pathlib.Path]:
+    def _threads(self) -> list[tuple[str, pathlib.Path]]:
+        """(role, folder in /proc) of each thread."""
         process = psutil.Process(self._popen.pid)
-        processes = [*[process] * self._counted, *process.children(recursive=True)]
-        return [thread for each in processes for thread in pathlib.Path(f"/proc/{each.pid}/task").iterdir()]
+        processes = [(_role(each.cmdline()), each) for each in process.children(recursive=True)]
+        if self._role:
+            processes.append((self._role, process))
+        return [(role, path) for role, each in processes for path in pathlib.Path(f"/proc/{each.pid}/task").iterdir()]
 
     def close(self) -> None:
         self._popen.terminate()
@@ -122,7 +150,12 @@ class Child:
             pass
 
 
-def ratios(first: Callable[[], Block], second: Callable[[], Block], blocks: int) -> list[Block]:
+def _role(command: list[str]) -> str:
+    """What a child process is: of a local system the server or a worker, and else a dashboard, which listens."""
+    return next((role for role in ("server", "worker") if f"gt.{role}" in command), "listener")
+
+
+def ratios(first: Callable[[], Block], second: Callable[[], Block], blocks: int) -> list[Ratio]:
     """first / second of each pair of blocks; which one comes first alternates."""
     measured = []
     for k in range(blocks):
@@ -130,7 +163,7 @@ def ratios(first: Callable[[], Block], second: Callable[[], Block], blocks: int)
             b, a = second(), first()
         else:
             a, b = first(), second()
-        measured.append(Block(a.seconds / b.seconds, a.processor / b.processor))
+        measured.append(ratio(a, b))
     return measured
 
 
@@ -145,7 +178,7 @@ def listening(program: Child, steps: int, pages: int = 0) -> Block:
     """A block while a listener reads all events, or while a dashboard has this many pages. The time of the dashboard
     counts, that of the pages does not: they are in people's browsers."""
     words = [str(ROOT / "benchmarks" / "events_pages.py"), program.first, str(pages)]
-    listener = Child(ROOT, words if pages else ["-c", LISTENER, program.first], {}, counted=not pages)
+    listener = Child(ROOT, words if pages else ["-c", LISTENER, program.first], {}, "" if pages else "listener")
     try:
         return program.block(steps, listener)
     finally:
@@ -154,7 +187,7 @@ def listening(program: Child, steps: int, pages: int = 0) -> Block:
 
 def start(tree: pathlib.Path, program: str) -> Child:
     child = str(ROOT / "benchmarks" / "events_child.py")
-    return Child(tree, [child, program], {"GT_BACKEND": "torch", **PROGRAMS[program][0]})
+    return Child(tree, [child, program], {"GT_BACKEND": "torch", **PROGRAMS[program][0]}, "client")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -193,26 +226,44 @@ def compare(record: results.Record, program: str, options: argparse.Namespace) -
         if options.pages:
             measured = ratios(lambda: listening(this, steps, options.pages), lambda: this.block(steps), blocks)
             measure(record, program, f"with {options.pages} pages", measured)
-        if options.against:
-            other = start(options.against.resolve(), program)
-            try:
-                measured = ratios(lambda: this.block(steps), lambda: other.block(steps), blocks)
-                measure(record, program, NOBODY, measured)
-            finally:
-                other.close()
     finally:
         this.close()
+    if options.against:
+        measure(record, program, NOBODY, nobody_listens(program, options.against.resolve(), steps, blocks))
 
 
-def measure(record: results.Record, program: str, name: str, samples: list[Block]) -> None:
+def nobody_listens(program: str, other: pathlib.Path, steps: int, blocks: int) -> list[Ratio]:
+    """This checkout against another one. Each sample is from two new systems, the mean of a few pairs: two processes of
+    the same program differ by some percent for as long as they live, by where their memory is."""
+    samples = []
+    for _ in range(blocks):
+        this, that = start(ROOT, program), start(other, program)
+        try:
+            measured = ratios(lambda: this.block(steps), lambda: that.block(steps), PAIRS)  # noqa: B023, used at once
+        finally:
+            this.close()
+            that.close()
+        samples.append(mean(measured))
+    return samples
+
+
+def mean(measured: list[Ratio]) -> Ratio:
+    added = {role: float(np.mean([each.added[role] for each in measured])) for role in measured[0].added}
+    seconds, processor = (float(np.mean([getattr(each, kind) for each in measured])) for kind in KINDS)
+    return Ratio(seconds, processor, added)
+
+
+def measure(record: results.Record, program: str, name: str, samples: list[Ratio]) -> None:
     goal = WITHOUT if name == NOBODY else WITH_LISTENER
     row: dict[str, Any] = {"goal": 1 + goal}
-    for kind in Block._fields:
+    for kind in KINDS:
         of_kind = [getattr(sample, kind) for sample in samples]
         median, low, high = interval(of_kind)
         row[kind] = {"ratios": of_kind, "median": median, "low": low, "high": high}
         found = f"{median - 1:+7.2%}  (95 %: {low - 1:+.2%} to {high - 1:+.2%}; goal {goal:.0%})"
         print(f"{program:<10} {name:<16} {kind:<10} {found}", flush=True)
+    row["added"] = {role: float(np.median([sample.added[role] for sample in samples])) for role in samples[0].added}
+    print(f"{'':<27} of that: " + ", ".join(f"{role} {share:+.2%}" for role, share in row["added"].items()), flush=True)
     record.put(program, name, value=row)
 
 

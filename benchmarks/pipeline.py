@@ -24,8 +24,9 @@ if __name__ == "__main__":
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from benchmarks.core import environment, results, tables
+from benchmarks.core.rows import COLUMNS, Row
 from benchmarks.pipelines import bubbles, memory, moves, replay, training
-from benchmarks.pipelines.figures import Figure, Sizes
+from benchmarks.pipelines.sizes import Sizes
 from gt.launch.local import visible_gpus
 
 MEASUREMENTS = {
@@ -62,20 +63,16 @@ def main(argv: list[str] | None = None) -> int:
         },
         environment=environment.record({"gt": 0}),
     )
-    figures: list[Figure] = []
+    figures: list[Row] = []
     for name in names:
         for i, figure in enumerate(MEASUREMENTS[name](sizes, pathlib.Path(options.output_dir))):
             figures.append(figure)
             record.put(name, str(i), value=figure.record())
             print(f"{figure.name}: {figure.value:.4g} {figure.unit}", file=sys.stderr, flush=True)
     record.finish()
-    tables.show("Pipelines", ("figure", "value", "unit", "formula", "goal", "reached", "details"), map_cells(figures))
+    tables.show("Pipelines", COLUMNS, [figure.cells() for figure in figures])
     print(f"record: {record.path}")
     return 0
-
-
-def map_cells(figures: list[Figure]) -> list[list[object]]:
-    return [figure.cells() for figure in figures]
 
 
 if __name__ == "__main__":

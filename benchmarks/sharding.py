@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 if __name__ == "__main__":
@@ -29,8 +29,9 @@ import torch
 
 import gt
 from benchmarks.autoshard.system import System
-from benchmarks.core import environment, results, tables, timing, verdict
+from benchmarks.core import environment, results, tables
 from benchmarks.core.ranks import BAD_INPUT, BadInput
+from benchmarks.core.rows import COLUMNS, Row
 from benchmarks.simulation import load
 from benchmarks.simulation.workloads import mlp, mlp_step
 
@@ -54,33 +55,6 @@ QUICK = Sizes(3, (512, 256, 256), (256, 64, 128, 16), 2, 9107)
 
 #: additions in a row, for the dispatcher alone
 CHAIN = 2000
-
-
-@dataclass
-class Row:
-    """One line of the table: what was measured, and its goal."""
-
-    name: str
-    samples: list[float]
-    unit: str
-    goal: str = ""
-    bound: float | None = None
-    details: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def value(self) -> float:
-        return statistics.median(self.samples)
-
-    @property
-    def reached(self) -> bool | None:
-        if self.bound is None:
-            return None
-        return self.value >= self.bound if self.goal == ">=" else self.value <= self.bound
-
-    def record(self) -> dict[str, Any]:
-        # the spread of a ratio makes it doubtful, as for a time
-        judged = verdict.judge({"cv": timing.variation(self.samples)}, ["cv"], self.name)
-        return {**asdict(self), "value": self.value, "reached": self.reached, "verdict": judged}
 
 
 # -- the dispatcher alone ----------------------------------------------------------------------
@@ -242,14 +216,9 @@ def _run(options: argparse.Namespace, sizes: Sizes) -> int:
             record.put(name, str(i), value=row.record())
             print(f"{row.name}: {row.value:.3g} {row.unit}", file=sys.stderr, flush=True)
     record.finish()
-    tables.show("Sharding", ("figure", "value", "unit", "goal", "reached", "details"), [_cells(row) for row in rows])
+    tables.show("Sharding", COLUMNS, [row.cells() for row in rows])
     print(f"record: {record.path}")
     return 0
-
-
-def _cells(row: Row) -> list[Any]:
-    goal = f"{row.goal} {row.bound:g}" if row.bound is not None else ""
-    return [row.name, row.value, row.unit, goal, row.reached, "  ".join(f"{k}={v:.3g}" for k, v in row.details.items())]
 
 
 if __name__ == "__main__":

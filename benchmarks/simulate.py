@@ -21,7 +21,7 @@ if __name__ == "__main__":
 import msgspec
 
 from benchmarks.autoshard.system import System
-from benchmarks.core import environment, results, tables, timing
+from benchmarks.core import environment, results, tables, timing, verdict
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import BAD_INPUT, BadInput
 from benchmarks.simulation import calibrate
@@ -142,7 +142,15 @@ def run(options: argparse.Namespace) -> int:
             predictions = rows(machine, WORKLOADS[workload], options)
             show(machine, WORKLOADS[workload], options.scaling, predictions)
             records = [p.record() | {"speedup": speedup(predictions[0], p)} for p in predictions]
-            record.put(name, workload, value={"predictions": records, "check": checked.get(workload)})
+            record.put(
+                name,
+                workload,
+                value={
+                    "predictions": records,
+                    "check": checked.get(workload),
+                    "verdict": verdict.predicted(f"{name} {workload}"),
+                },
+            )
     record.finish()
     print(f"record: {record.path}")
     return 0

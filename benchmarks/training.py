@@ -10,14 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import pathlib
 import statistics
 import sys
 import time
 from typing import Any
 
+if __name__ == "__main__":
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
 import torch
 
 import gt
+from benchmarks.core.rows import Row
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -112,24 +118,19 @@ class Trainer:
         return seconds
 
 
-def measure(name: str, goal: float, rounds: int) -> dict[str, Any]:
+def measure(name: str, goal: float, rounds: int) -> Row:
     steps = {"mlp": 100, "gpt": 5, "mini-gpt": 5}[name]
     ours, theirs = Trainer(gt, name), Trainer(torch, name)
     ours.run(3), theirs.run(3)
     pairs = [(ours.run(steps), theirs.run(steps)) for _ in range(rounds)]
-    ratio = statistics.median(t / o for o, t in pairs)
-    row = {
-        "name": name,
-        "ratio": ratio,
-        "goal": goal,
-        "reached": ratio >= goal,
+    details = {
         "gt_ms": statistics.median(o for o, _ in pairs) * 1e3,
         "torch_ms": statistics.median(t for _, t in pairs) * 1e3,
         "parameters": sum(p.numel() for p in theirs.model.parameters()),
     }
     if CUDA:
-        row |= peak_memory(ours, theirs)
-    return row
+        details |= peak_memory(ours, theirs)
+    return Row(name, [t / o for o, t in pairs], "x torch eager", ">=", goal, details)
 
 
 def peak_memory(ours: Trainer, theirs: Trainer) -> dict[str, float]:
@@ -141,7 +142,7 @@ def peak_memory(ours: Trainer, theirs: Trainer) -> dict[str, float]:
     gt.debug.memory()  # the peak counts from here
     ours.run(1)
     device = next(iter(gt.debug.memory().values()))["device"]
-    return {"gt_peak_mib": device["peak"] / 2**20, "torch_peak_mib": torch_peak / 2**20}
+    return {"gt_peak_mib": device["allocated_peak"] / 2**20, "torch_peak_mib": torch_peak / 2**20}
 
 
 #: name -> the goal, speed relative to torch eager, on a CPU and on a GPU
@@ -159,10 +160,12 @@ def main() -> int:
     for name in options.only:
         row = measure(name, GOALS[name][CUDA], 3 if options.quick else 9)
         rows.append(row)
-        details = "  ".join(f"{k}={v:.1f}" for k, v in row.items() if k.endswith(("_ms", "_mib")))
-        verdict = "reached" if row["reached"] else "MISSED"
-        print(f"{name:10} {row['ratio']:6.2f} x torch eager   >= {row['goal']:.2f} {verdict:8} {details}", flush=True)
-    record = {"device": torch.cuda.get_device_name() if CUDA else "cpu", "torch": torch.__version__, "rows": rows}
+        print(row.line(), flush=True)
+    record = {
+        "device": torch.cuda.get_device_name() if CUDA else "cpu",
+        "torch": torch.__version__,
+        "rows": [row.record() for row in rows],
+    }
     if options.json:
         with open(options.json, "w") as file:
             json.dump(record, file, indent=1)

@@ -201,6 +201,8 @@ _LAZY_NAMES |= {
     "is_autocast_enabled": "amp",
     "save": "saving",
     "load": "saving",
+    "recovery": "client.stream.recovery",
+    "snapshot": "client.stream.recovery",
     "sparse_coo_tensor": "sparse.create",
     "sparse_csr_tensor": "sparse.create",
     "spmm": "sparse.products",
@@ -264,6 +266,8 @@ if TYPE_CHECKING:
     from gt.backends.settings import set_num_threads as set_num_threads
     from gt.backends.settings import set_warn_always as set_warn_always
     from gt.backends.settings import use_deterministic_algorithms as use_deterministic_algorithms
+    from gt.client.stream.recovery import recovery as recovery
+    from gt.client.stream.recovery import snapshot as snapshot
     from gt.data import to_device as to_device
     from gt.functions.legacy import BFloat16Tensor as BFloat16Tensor
     from gt.functions.legacy import BoolTensor as BoolTensor

@@ -8,6 +8,7 @@ GtError
 ├── CompileError       a function cannot be compiled                   (also RuntimeError)
 ├── RemoteError        an instruction failed on a worker               (also RuntimeError)
 │   └── OutOfMemory    …because there was no memory for its result     (also MemoryError)
+│       └── QuotaExceeded  …within the user's quota on a shared server
 ├── ClusterError       the system failed, not the program               (also RuntimeError)
 │   ├── ConnectionLost the server cannot be reached                    (also ConnectionError)
 │   ├── WorkerLost     the worker that held a tensor is lost
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 __all__ = [
     "ClusterError", "CompileError", "ConfigError", "ConnectionLost", "DTypeError", "DimError", "GradError", "GtError",
-    "NoWorkers", "OutOfMemory", "Refused", "RemoteError", "ShapeError", "SignalError", "WorkerLost",
+    "NoWorkers", "OutOfMemory", "QuotaExceeded", "Refused", "RemoteError", "ShapeError", "SignalError", "WorkerLost",
 ]  # fmt: skip
 
 
@@ -75,6 +76,10 @@ class OutOfMemory(RemoteError, MemoryError):
     """There was no memory for an op's result. The text lists what uses the memory."""
 
 
+class QuotaExceeded(OutOfMemory):
+    """The user's quota of memory on a worker of a shared server does not allow an op's result."""
+
+
 class ClusterError(GtError, RuntimeError):
     """The system (server, workers, connections) failed, not the user's program."""
 
@@ -108,5 +113,6 @@ class SignalError(GtError, RuntimeError):
 
 #: `FailureReport.kind` or `NoValue.kind` on the wire -> the class that the client raises.
 BY_NAME: dict[str, type[GtError]] = {
-    kind.__name__: kind for kind in (RemoteError, OutOfMemory, ConnectionLost, WorkerLost, NoWorkers, Refused)
+    kind.__name__: kind
+    for kind in (RemoteError, OutOfMemory, QuotaExceeded, ConnectionLost, WorkerLost, NoWorkers, Refused)
 }

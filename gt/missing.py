@@ -150,8 +150,8 @@ def absent(place: str) -> Callable[[str], Any]:
     return getattr_
 
 
-def refuse(place: str, name: str) -> NoReturn:
-    """Raise the error for a missing name from a module's ``__getattr__``.
+def refuse(place: str, name: str, text: str = "") -> NoReturn:
+    """Raise the error for a missing name from a module's ``__getattr__``; ``text`` replaces the usual one.
 
     Python replaces the text of an AttributeError by its own if the module's user writes ``from gt.optim import X``. So
     this raises an ImportError if that is the instruction at which the user's code is.
@@ -160,8 +160,8 @@ def refuse(place: str, name: str) -> NoReturn:
 
     frame = sys._getframe(2)
     if frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]:
-        raise ImportError(_text(place, name), name=f"gt.{place}".rstrip("."))
-    raise missing(place, name)
+        raise ImportError(text or _text(place, name), name=f"gt.{place}".rstrip("."))
+    raise AttributeError(text, name=name) if text else missing(place, name)
 
 
 class MissingModules:

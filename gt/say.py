@@ -27,6 +27,11 @@ def topic(variable: str) -> Say | None:
     return say
 
 
+def startup_output(silent: bool) -> Say | None:
+    """A function that prints what a server or a worker does when it starts; a silent one needs GT_VERBOSE for it."""
+    return topic("GT_VERBOSE") if silent else lambda text: print(text, flush=True)
+
+
 def warn(text: str) -> None:
     """Print a warning that every user should see."""
     print(f"[gt] {text}", file=sys.stderr, flush=True)

@@ -4,34 +4,59 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from gt.errors import GtError
 from gt.launch.collector import tune_collector
-from gt.launch.command_name import command_name
+from gt.launch.command_name import command_name, make_parser
 from gt.launch.running import registered
-from gt.say import topic
-from gt.wire.auth import Keys, make_operator_token, server_keys, token_for_server
+from gt.say import startup_output
+from gt.wire.auth import is_loopback, make_operator_token, token_for_server, token_keys
+from gt.wire.server_keys import key_text, make_server_keys, server_folder
+from gt.wire.token_file import Identities, TokenFile
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.server"), description=__doc__)
+def _make_parser() -> argparse.ArgumentParser:
+    parser = make_parser("gt.server", __doc__)
     parser.add_argument("-p", "--port", type=int, default=9000, help="port to listen on (default 9000)")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"
     )
     parser.add_argument("--unix", metavar="PATH", help="listen on a private Unix socket instead; needs no secret")
     parser.add_argument(
+        "--folder",
+        type=Path,
+        default=server_folder(),
+        help="where the server's key and the users' tokens are (default ~/.config/gt/server)",
+    )
+    parser.add_argument(
+        "--audit", default="", metavar="FILE", help="log who connects and what is refused, as JSON lines"
+    )
+    parser.add_argument(
         "--dashboard",
         metavar="[ADDRESS:]PORT",
         help="show a web page of the system, by default to this machine only; prints a link that opens it once",
     )
     parser.add_argument("--metrics", metavar="[ADDRESS:]PORT", help="serve /metrics for Prometheus, and /healthz")
+    parser.add_argument(
+        "--lease",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to keep the session of a client that does not answer (default 600)",
+    )
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
-    options = parser.parse_args(argv)
+    parser.add_argument("--program", default="", help=argparse.SUPPRESS)  # the parent's, for lists of running systems
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _make_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if options.with_parent:
         from gt.launch.parent import end_with_parent
@@ -39,33 +64,50 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(
             signal.SIGINT, signal.SIG_IGN
         )  # Ctrl-C reaches the whole process group, but is meant for the client
-        end_with_parent()
+        end_with_parent(lambda: _remove_socket(options.unix))
     try:
         return _serve(options)
     except GtError as error:
-        print(f"gt.server: {error}", file=sys.stderr)
+        print(f"{command_name('gt.server')}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0
 
 
+def seconds(text: str) -> float:
+    """A duration on the command line. Raises ValueError, which the parser reports."""
+    if not 0 <= (value := float(text)) < float("inf"):
+        raise ValueError
+    return value
+
+
+def _remove_socket(path: str | None) -> None:
+    """Remove the socket of a private system, and its folder, which nobody else can remove: its client was killed."""
+    if path:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            os.rmdir(os.path.dirname(path))  # fails if there is anything else in it
+
+
 def _serve(options: argparse.Namespace) -> int:
     from gt.dispatcher.server import Server
 
-    keys: Keys | None = None
-    address = f"unix:{options.unix}"
+    address, keys, identities, operator = f"unix:{options.unix}", None, None, ""
     if not options.unix:
-        keys = server_keys(token_for_server(options.host))
+        keys = make_server_keys(options.folder)
+        token = token_for_server(options.host, key_text(keys.public))
+        identities = Identities(token_keys(token).public, TokenFile(options.folder))
+        operator = make_operator_token()
         host = f"[{options.host}]" if ":" in options.host else options.host.replace("localhost", "127.0.0.1")
         address = f"tcp://{host}:{options.port}"
-    operator = "" if options.unix else make_operator_token()
-    server = Server(address, keys, options.host, options.port, operator)
-    if say := topic("GT_VERBOSE"):
-        say(f"listening on {address}")
+    server = Server(address, keys, identities, options.host, options.port, operator, options.lease, options.audit)
     try:
         with _dashboard(options, address):
             tune_collector()
-            with registered(address, time.time()):
+            if say := startup_output(options.with_parent):
+                key = f", public key {key_text(keys.public)}" if keys and not is_loopback(options.host) else ""
+                say(f"listening on {address.removeprefix('tcp://')}{key}")
+            with registered(address, time.time(), options.program):
                 server.run()
     finally:
         server.close()

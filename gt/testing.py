@@ -22,6 +22,7 @@ from gt.client.stream.session import Session
 from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.listeners import Clocks
+from gt.dispatcher.recovery.snapshot_memory import SnapshotMemory
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame, Decode, encode
@@ -32,6 +33,7 @@ from gt.worker.collectives.local import LocalNetwork, LocalPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine, make_engine
 from gt.worker.outbox import OutgoingMessage
+from gt.worker.snapshots import WorkerSnapshots
 
 Frames = list[Any]
 
@@ -48,7 +50,8 @@ class Cluster:
 
     def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch") -> None:
         self.rng = random.Random(seed)
-        self.dispatcher = Dispatcher(clocks=Clocks(self.clock, self.clock))
+        self.memory = SnapshotMemory(host_identity())
+        self.dispatcher = Dispatcher(clocks=Clocks(self.clock, self.clock), memory=self.memory)
         self.backend = backend
         self._engine: Engine | None = None
         self.network = LocalNetwork()
@@ -78,7 +81,7 @@ class Cluster:
         """Add a worker and return its name, once the dispatcher has welcomed it."""
         self._engine = self._engine or make_engine(self.backend, "cpu" if self.backend == "torch" else None)
         name = self._name("w")
-        self.workers[name] = Worker(self._engine, host_identity())
+        self.workers[name] = Worker(self._engine, host_identity(), snapshots=WorkerSnapshots(self._engine))
         self._post(name, b"", [encode(self._hello("worker"))])
         while name in self.workers and self.workers[name].id < 0:
             self.step()
@@ -106,6 +109,8 @@ class Cluster:
         worker = self.workers.pop(name)
         for space in worker.spaces.values():
             space.close()  # the memory of a process ends with it
+        for client in list(worker.spaces):
+            worker.snapshots.forget(client)
         self.network.lose(worker.id)
         self._cut(name)
 
@@ -181,7 +186,7 @@ class Cluster:
         try:
             message = self._decode[0](frames[0])
         except BadFrame as error:
-            self._act_unasked(self.dispatcher.bad_frame(source, str(error)))
+            self._act_unasked(self.dispatcher.refuse(source, f"a frame that does not decode: {error}"))
             return
         listeners, sender = self.dispatcher.listeners, self.dispatcher.by_peer.get(source)
         begun = self.clock() if listeners else 0
@@ -212,6 +217,9 @@ class Cluster:
             for name, worker in waiting:
                 for outgoing in worker.wake():
                     self._post(name, b"", frames_of(outgoing))
+        for name, worker in self.workers.items():
+            for saved in worker.snapshots.finished():
+                self._post(name, b"", [encode(saved)])
 
     def _act_unasked(self, actions: list[Action]) -> None:
         """Carry out actions that are not the answer to a message."""

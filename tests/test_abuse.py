@@ -23,7 +23,7 @@ from gt.testing import Cluster
 from gt.types import BYTES, FLOAT, INT, TensorType
 from gt.version import PROTOCOL, VERSION
 from gt.wire import transfers
-from gt.wire.codec import definition, encode
+from gt.wire.codec import announced_weight, definition, encode
 from gt.wire.messages import Ask, Bye, Chunk, ChunkTaken, Done, FailureReport, Hello, Reply, Submit, Trace
 from gt.wire.shared import SharedRing, host_identity
 from gt.wire.structures import Definition, SharedRange
@@ -92,7 +92,8 @@ class Scene:
     def submit(self, *stream: Any, definitions: list[Any] | None = None, weight: int | None = None) -> None:
         self.serial += 1
         announced = (DEFINITIONS if self.serial == 1 else []) if definitions is None else definitions
-        self.post(Submit(self.serial, announced, list(stream), len(stream) if weight is None else weight))
+        least = len(stream) + announced_weight(announced, [])
+        self.post(Submit(self.serial, announced, list(stream), least if weight is None else weight))
 
     @property
     def refused(self) -> bool:
@@ -224,9 +225,9 @@ def test_ids_belong_to_one_client() -> None:
         Submit(5, [], [], 0),
         Submit(1, [], [], -1),
         Submit(1, [], [-1] * 70_000, 70_000),
-        Submit(1, [definition(FULL, SIGNATURES[ADD])] * 2, [], 0),
-        Submit(1, [Definition(3, "add", [], [])], [], 0),
-        Submit(1, [Definition(99, "no op", [], [])], [], 0),
+        Submit(1, [definition(FULL, SIGNATURES[ADD])] * 2, [], 1000),
+        Submit(1, [Definition(3, "add", [], [])], [], 1000),
+        Submit(1, [Definition(99, "no op", [], [])], [], 1000),
         b"",
         b"\xc0",
         b"\xff" * 100,

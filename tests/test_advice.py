@@ -105,6 +105,19 @@ def test_reads(stack: contextlib.ExitStack) -> None:
     assert any(line.startswith("reads: messages are on their way ") for line in lines), lines
 
 
+def test_short_steps(stack: contextlib.ExitStack) -> None:
+    """Nothing is read, and everything is repeated: advice about reads or repetition would be wrong."""
+    program = """
+    x = gt.rand(4)
+    def step():
+        for _ in range(50):
+            (x + 1).sum()
+            gt.step()
+    """
+    lines = advice_of(program, stack)
+    assert not any(line.startswith(("reads", "dispatcher")) for line in lines), lines
+
+
 def test_memory(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
     """The device is nearly full."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -60,6 +61,33 @@ def test_backward_twice() -> None:
     y.backward(retain_graph=True)
     y.backward()
     assert x.grad.tolist() == [6.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.sum(),
+        lambda x: (x + x.flip(0)).reshape(2).sum(),
+        lambda x: (x * 2).sum(),
+        lambda x: (x * x).sum(),
+        lambda x: x.exp().sum(),
+        lambda x: (-x).cumsum(0).sum(),
+    ],
+)
+def test_a_second_backward_needs_only_saved_values(program):
+    """A graph that saved no value can be used again without retain_graph, as torch's."""
+
+    def twice(library):
+        x = library.ones(2, requires_grad=True)
+        loss = program(x)
+        loss.backward()
+        try:
+            loss.backward()
+        except RuntimeError:
+            return "freed"
+        return x.grad.tolist()
+
+    assert twice(gt) == twice(torch)
 
 
 def test_only_a_number_needs_no_gradient() -> None:
@@ -141,6 +169,35 @@ def test_the_gradient_of_an_intermediate() -> None:
 
 
 # -- modes -------------------------------------------------------------------------------
+
+
+def test_no_grad_of_a_generator() -> None:
+    x, seen = leaf(1.0), []
+
+    @gt.no_grad()
+    def items() -> Iterator[gt.Tensor]:
+        try:
+            try:
+                seen.append((yield x * 2))
+            except ValueError as error:
+                seen.append((str(error), gt.is_grad_enabled()))
+            yield x * 3
+        finally:
+            seen.append(gt.is_grad_enabled())
+        return "end"
+
+    generator = items()
+    assert not next(generator).requires_grad
+    assert gt.is_grad_enabled()
+    assert not generator.send("sent").requires_grad
+    with pytest.raises(StopIteration, match="end"):
+        next(generator)
+    generator = items()
+    next(generator)
+    assert not generator.throw(ValueError("thrown")).requires_grad
+    generator.close()
+    assert seen == ["sent", False, ("thrown", False), False]
+    assert gt.is_grad_enabled()
 
 
 def test_no_grad_as_context_and_decorator() -> None:
@@ -278,6 +335,58 @@ def test_hooks_see_and_change_gradients() -> None:
     assert x.grad.tolist() == [4.0, 4.0]
     with pytest.raises(RuntimeError, match="cannot register a hook"):
         gt.ones(1).register_hook(lambda g: g)
+
+
+def test_hooks_after_a_gradient_was_added() -> None:
+    x, seen = leaf(1.0, 2.0), []
+    handle = x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
+    (x * 3).sum().backward()
+    (x * 2).sum().backward()
+    handle.remove()
+    x.sum().backward()
+    assert seen == [[3.0, 3.0], [5.0, 5.0]]
+    assert x.grad.tolist() == [6.0, 6.0]
+    gt.autograd.grad((x * 3).sum(), x)
+    with pytest.raises(RuntimeError, match="cannot be registered on non-leaf tensors"):
+        (x * 2).register_post_accumulate_grad_hook(print)
+    with pytest.raises(RuntimeError, match="doesn't require gradient"):
+        gt.ones(1).register_post_accumulate_grad_hook(print)
+
+
+def test_a_step_inside_the_backward_pass() -> None:
+    weights = [leaf(1.0, 2.0), leaf(3.0, 4.0)]
+    optimizers = {w: gt.optim.SGD([w], lr=0.5) for w in weights}
+
+    def step(w: gt.Tensor) -> None:
+        optimizers[w].step()
+        optimizers[w].zero_grad()
+
+    for w in weights:
+        w.register_post_accumulate_grad_hook(step)
+    (weights[0] * weights[1]).sum().backward()
+    assert [w.tolist() for w in weights] == [[-0.5, 0.0], [2.5, 3.0]]
+    assert [w.grad for w in weights] == [None, None]
+
+
+def test_detach_in_place() -> None:
+    x = leaf(1.0, 2.0)
+    y = x * 3
+    assert y.detach_() is y
+    assert y.is_leaf
+    assert not y.requires_grad
+    (y * x).sum().backward()
+    assert x.grad.tolist() == [3.0, 6.0]
+    with pytest.raises(RuntimeError, match="Can't detach views in-place"):
+        (x * 2)[0].detach_()
+
+
+def test_a_deep_copy_has_the_gradient() -> None:
+    x = leaf(1.0, 2.0)
+    (x * 3).sum().backward()
+    y = copy.deepcopy(x)
+    x.grad.zero_()
+    assert y.grad.tolist() == [3.0, 3.0]
+    assert y.requires_grad
 
 
 def test_retain_grad() -> None:

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from benchmarks.core import results, timing, verdict
-from benchmarks.transformer import compare_results, comparing
+from benchmarks.transformer import compare_results, comparing, measuring, model
 from benchmarks.transformer.options import parser, resolve
 
 TORCH = "2.13.0"
@@ -17,19 +17,25 @@ TORCH = "2.13.0"
 
 def record(device="NVIDIA H200", gpus=8, rate=1000.0, engine="ddp", joules=0.5, **config):
     """A record of benchmark.py with these figures."""
-    steps = timing.summary([0.25, 0.26, 0.25, 0.24, 0.25])
     batch = config.pop("batch_size", 32)
-    plain = vars(resolve(parser().parse_args([]), True).sizes)
+    sizes = resolve(parser().parse_args([]), True).sizes
+    plain = vars(sizes) | {name: config[name] for name in vars(sizes) if name in config}
+    steps = {**timing.summary([0.25, 0.26, 0.25, 0.24, 0.25]), "steps_per_sample": 1}
+    epoch = {
+        "wall_s": 10.0, "samples": round(10 * rate), "samples_per_s": rate, "tokens_per_s": rate * 2 * plain["seq_len"],
+        "timing": steps, "data_wait_share": 0.01, "skipped_steps": 0, "losses": [9.0] * 5, "steps": 5,
+    }  # fmt: skip
+    flops = model.training_flops(model.Sizes(**plain))
     summary = {
-        "wall_s": 10.0,
-        "samples_per_s": rate,
-        "tokens_per_s": rate * 512,
-        "timing": steps,
-        "mfu": {"mfu": 0.4},
+        **measuring.totals([epoch], plain["seq_len"], gpus),
+        "mfu": {"mfu": 0.4, "numerator_flops_per_s": flops * rate},
+        "energy_j": None if joules is None else joules * 10 * rate,
         "joules_per_sample": joules,
+        "kernel_resident_percent": 97.0,
         "peak_memory_bytes": 2**31,
         "verdict": verdict.judge({"cv": 0.01}, ["cv"]),
     }
+    memory = {"worst_rank": 0, "ranks": [{"peak_bytes": 2**31}]}
     return {
         "schema_version": results.VERSION,
         "suite": "transformer",
@@ -49,7 +55,7 @@ def record(device="NVIDIA H200", gpus=8, rate=1000.0, engine="ddp", joules=0.5, 
             "torch": TORCH, "cuda": "12.8", "nccl": None, "driver": "570.1",
             "cpu": {"model": "x", "cores": 1, "memory_bytes": 1}, "gpus": [], "variables": {}, "seeds": {"weights": 0},
         },
-        "results": {"summary": summary},
+        "results": {"summary": summary, "epochs": {"1": epoch}, "memory": memory},
         "verdict": {"valid": True, "reasons": [], "unchecked": []},
     }  # fmt: skip
 
@@ -100,6 +106,62 @@ def test_intervals_that_overlap_are_marked(folder, capsys):
     assert "1.010 ~" in compare(capsys, folder)
 
 
+def test_repeated_runs_give_the_interval(folder):
+    """Runs that vary by 5 % between each other, and hardly within."""
+    for name, rate in (("C", 1050.0), ("D", 950.0)):
+        save(folder, f"bench_{name}_8gpu", record(rate=rate))
+    records, _ = comparing.gather([folder])
+    assert column(records, "runs") == [3, 1, 3, 3]
+    low, high = records[0].interval
+    assert (low, high) == pytest.approx((1000 - 124, 1000 + 124), abs=5)
+    within = comparing.Result("a", record()).interval
+    assert high - low > within[1] - within[0]
+
+
+def test_wall_time_and_utilisation_are_in_the_table(folder, capsys):
+    out = compare(capsys, folder)
+    assert "wall s" in out
+    assert "kernel resident %" in out
+    records, _ = comparing.gather([folder])
+    assert (column(records, "wall s"), column(records, "kernel resident %")) == ([10.0, 10.0], [97.0, 97.0])
+
+
+def changed(*keys, value):
+    data = record()
+    place = data["results"]
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    return data
+
+
+EDITED = {
+    "the throughput": (
+        changed("summary", "samples_per_s", value=1100.0),
+        "summary.samples_per_s is 1100.0, and 1000.0",
+    ),
+    "the throughput of an epoch": (changed("epochs", "1", "samples_per_s", value=1100.0), "epochs.1.samples_per_s is"),
+    "the wall time": (changed("summary", "wall_s", value=9.0), "summary.wall_s is 9.0, and 10.0 follows"),
+    "a percentile": (changed("summary", "timing", "p50_s", value=0.2), "timing.p50_s is 0.2, and 0.25 follows"),
+    "a sample": (changed("epochs", "1", "timing", "samples_s", value=[0.1] * 5), "timing.mean_s is"),
+    "the energy": (changed("summary", "joules_per_sample", value=0.1), "summary.joules_per_sample is 0.1, and 0.5"),
+    "the memory": (changed("summary", "peak_memory_bytes", value=1), "summary.peak_memory_bytes is 1"),
+    "the FLOPs": (changed("summary", "mfu", "numerator_flops_per_s", value=1.0), "mfu.numerator_flops_per_s is 1.0"),
+    "the verdict": (
+        changed("summary", "verdict", value=verdict.judge({"cv": 0.5}, ["cv"])),
+        "verdict.valid is true, and a part is not valid: samples vary by 50.0%",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EDITED)
+def test_a_record_whose_figures_do_not_follow_from_its_samples_is_refused(what, folder, capsys):
+    data, why = EDITED[what]
+    err = compare(capsys, folder / "bench_A_8gpu.json", save(folder, "x", data), code=2)
+    assert "its figures do not follow from its samples" in err
+    assert why in err
+
+
 def test_the_interval_is_around_the_throughput_it_is_of():
     data = record(rate=1000.0)
     # every tenth step takes twice as long: it counts, and the median would ignore it
@@ -108,11 +170,13 @@ def test_the_interval_is_around_the_throughput_it_is_of():
     assert 900 < low < 1000 < high < 1100
 
 
-@pytest.mark.parametrize("costs", [["3.00", "5.50"], ["B=5.50", "A_8gpu=3"]])
+@pytest.mark.parametrize(
+    "costs", [["3.00", "5.50"], ["B=5.50", "A_8gpu=3"], ["b200=5.50", "H200=3"], ["NVIDIA H200=3", "NVIDIA B200=5.5"]]
+)
 def test_prices_are_paired_and_the_pairing_printed(costs, folder, capsys):
     out = compare(capsys, folder, "--cost", *costs)
-    assert "price: bench_A_8gpu = $3.00 a GPU-hour" in out
-    assert "price: bench_B_4gpu = $5.50 a GPU-hour" in out
+    assert "price: bench_A_8gpu (NVIDIA H200) = $3.00 a GPU-hour" in out
+    assert "price: bench_B_4gpu (NVIDIA B200) = $5.50 a GPU-hour" in out
     records = comparing.priced(comparing.gather([folder])[0], costs)
     # $/h of all GPUs divided by samples per hour; and A's price times B's rate per GPU divided by A's
     assert column(records, "$ a million samples") == pytest.approx([24 / 3.6e6 * 1e6, 22 / (3600 * 800) * 1e6])
@@ -120,15 +184,15 @@ def test_prices_are_paired_and_the_pairing_printed(costs, folder, capsys):
 
 
 def test_a_name_may_price_one_or_many(folder, capsys):
-    assert "price: bench_B_4gpu = none" in compare(capsys, folder, "--cost", "A=3")
-    assert "price: bench_B_4gpu = $2.00" in compare(capsys, folder, "--cost", "bench=2")
+    assert "price: bench_B_4gpu (NVIDIA B200) = none" in compare(capsys, folder, "--cost", "A=3")
+    assert "price: bench_B_4gpu (NVIDIA B200) = $2.00" in compare(capsys, folder, "--cost", "bench=2")
 
 
 BAD_COSTS = {
     "3.00": "1 price(s) for 2 result(s), which are in this order:\n  bench_A_8gpu\n  bench_B_4gpu",
     "3 5 8": "3 price(s) for 2 result(s)",
     "3 B=5": "not both",
-    "C=5": "'C' is in none of the names: bench_A_8gpu, bench_B_4gpu",
+    "C=5": "'C' is in none of the names: bench_A_8gpu (NVIDIA H200), bench_B_4gpu (NVIDIA B200)",
     "=5": "'' is in none of the names",
     "A=3 bench=2": "bench_A_8gpu has a price already",
     "3 cheap": "'cheap' is no price",

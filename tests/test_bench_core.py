@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import builtins
 import math
+import random
 import sys
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks.core import formulas, peaks, plots, progress, tables, timing, verdict
-from benchmarks.core.ranks import BadInput, choose_backend, powers_of_two
+from benchmarks.core import (
+    achievable,
+    batch_fit,
+    formulas,
+    outliers,
+    peaks,
+    plots,
+    progress,
+    sides,
+    tables,
+    timing,
+    verdict,
+)
+from benchmarks.core.ranks import BadInput, World, choose_backend, powers_of_two
 
 near = pytest.approx
+CPU = torch.device("cpu")
+ALONE = World(0, 1, 0, CPU, "gloo")
 
 # -- formulas ------------------------------------------------------------------------------
 
@@ -77,14 +93,41 @@ def test_alpha_beta_recovers_the_line_of_its_samples():
     assert fit.beta_bytes_per_s == near(400e9)
     assert fit.half_bandwidth_bytes == near(8e6)
     assert fit.r2 == near(1.0)
-    assert fit.predict(4e9) == near(0.01002)
+    assert fit.predict(1e9) == near(0.00252)
     # at the half-bandwidth size, latency and transfer take the same time
     assert fit.half_bandwidth_bytes / fit.predict(fit.half_bandwidth_bytes) == near(200e9)
 
 
-def test_no_line_through_one_size_or_falling_times():
-    assert formulas.alpha_beta([1024, 1024], [1.0, 1.0]) is None
-    assert formulas.alpha_beta([1024, 2048], [2.0, 1.0]) is None
+def test_no_fit_of_few_sizes_or_falling_times():
+    line = lambda sizes: [20e-6 + size / 400e9 for size in sizes]
+    assert formulas.alpha_beta([2**k for k in range(20, 24)], line([2**k for k in range(20, 24)])) is None
+    assert formulas.alpha_beta([1, 2, 3, 4, 5], [5.0, 4.0, 3.0, 2.0, 1.0]) is None
+
+
+def test_no_figure_of_a_fit_outside_the_measured_range():
+    """20 us and 400 GB/s: half of the bandwidth at 8 MB."""
+    line = lambda sizes: formulas.alpha_beta(sizes, [20e-6 + size / 400e9 for size in sizes])
+    small, large = line([2**k for k in range(10, 18)]), line([2**k for k in range(26, 31)])
+    assert (small.alpha_s, small.beta_bytes_per_s, small.half_bandwidth_bytes) == (near(20e-6), None, None)
+    assert (large.alpha_s, large.beta_bytes_per_s, large.half_bandwidth_bytes) == (None, near(400e9), None)
+    assert small.predict(2**10 - 1) is None
+    assert small.predict(2**17 + 1) is None
+    assert small.predict(2**17) == near(20e-6 + 2**17 / 400e9)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_a_fit_has_pieces_where_the_protocol_switches(noise):
+    """A low-latency protocol of half the bandwidth up to 64 KiB, then one with a longer start."""
+    true = lambda size: 6e-6 + size / 20e9 if size <= 2**16 else 24e-6 + size / 400e9
+    sizes = [2**k for k in range(10, 31, 2)]
+    draw = random.Random(0)
+    fit = formulas.alpha_beta(sizes, [true(size) * (1 + draw.uniform(-noise, noise)) for size in sizes])
+    assert len(fit.pieces) == 2
+    assert fit.alpha_s == near(6e-6, rel=0.05)
+    assert fit.beta_bytes_per_s == near(400e9, rel=0.05)
+    for size in [3 * 2**k for k in range(9, 29)]:
+        if not 2**16 < size < 2**18:  # between the two measured sizes around the switch, nobody can know
+            assert fit.predict(size) == near(true(size), rel=0.15)
 
 
 def test_memory_fit_and_largest_batch():
@@ -116,8 +159,21 @@ NAMES = [
     ("NVIDIA A100-SXM4-80GB", "tf32", 156e12),
     ("Tesla V100-SXM2-32GB", "fp16", 125e12),
     ("Tesla V100-SXM2-32GB", "bf16", None),
-    ("NVIDIA A10G", "bf16", None),
-    ("NVIDIA H20", "bf16", None),
+    ("NVIDIA A10G", "bf16", 70e12),
+    ("NVIDIA H20", "bf16", 148e12),
+    ("NVIDIA H20", "fp8", 296e12),
+    ("NVIDIA B200", "fp8", 4500e12),
+    ("NVIDIA GB200", "bf16", 2500e12),
+    ("NVIDIA B300 SXM6 AC", "bf16", 2250e12),
+    ("NVIDIA GH200 480GB", "bf16", 989.4e12),
+    ("NVIDIA H800", "bf16", 989.4e12),
+    ("NVIDIA H200", "fp8", 1978.9e12),
+    ("NVIDIA A30", "bf16", 165e12),
+    ("NVIDIA L40", "bf16", 181.05e12),
+    ("NVIDIA GeForce RTX 5090", "bf16", 209.5e12),
+    ("AMD Instinct MI300X", "bf16", 1307.4e12),
+    ("AMD Instinct MI325X", "fp8", 2614.9e12),
+    ("NVIDIA A100-SXM4-80GB", "fp8", None),
     ("NVIDIA L40S", "bf16", 362.05e12),
     ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16", None),
     ("AMD EPYC 7763", "fp32", None),
@@ -138,6 +194,25 @@ def test_mfu_shows_what_it_divides():
     assert used["denominator_flops_per_s"] == near(989.4e12)
     assert "data sheet" in used["source"]
     assert peaks.mfu(1e12, 1.0, "abacus", "fp32")["mfu"] is None
+
+
+def test_an_unknown_gpu_measures_its_own_peak(monkeypatch):
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(achievable, "peak", lambda device, dtype: (1e12, f"measured here: {device} {dtype}"))
+    used = peaks.mfu(1e12, 2.0, "NVIDIA Abacus", "bf16", 2, gpu)
+    assert (used["mfu"], used["source"]) == (near(0.25), "measured here: cuda:0 bf16")
+    assert "data sheet" in peaks.mfu(1e12, 2.0, "NVIDIA H200", "bf16", 1, gpu)["source"]
+
+
+def test_the_achievable_peak_is_that_of_the_fastest_product(monkeypatch):
+    cpu = torch.device("cpu")
+    seconds = iter([[2.0], [4.0]])
+    monkeypatch.setattr(achievable.timing, "measure", lambda *_, **__: next(seconds))
+    rate, source = achievable.peak.__wrapped__(cpu, "fp32", (16, 32))
+    assert (rate, "32 x 32, the fastest of 2" in source) == (2 * 32**3 / 4, True)
+    monkeypatch.undo()
+    assert achievable.peak.__wrapped__(cpu, "fp32", (64,))[0] > 0
+    assert achievable.peak.__wrapped__(cpu, "fp8", (64,)) is None
 
 
 # -- timing --------------------------------------------------------------------------------
@@ -165,19 +240,46 @@ def test_the_bootstrap_interval_holds_the_median_and_repeats():
     assert timing.median_interval([1.0, 2.0]) is None
 
 
+def series_of(count, correlation, draw):
+    """A series around 1 in which each value depends on the one before it: AR(1)."""
+    noise = draw.standard_normal(count + 100) * math.sqrt(1 - correlation**2)
+    value, values = 0.0, []
+    for each in noise:
+        value = correlation * value + each
+        values.append(1 + 0.05 * value)
+    return values[100:]
+
+
+@pytest.mark.parametrize("interval", [timing.mean_interval, timing.median_interval])
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_intervals_hold_also_where_samples_depend_on_each_other(correlation, interval):
+    draw = np.random.default_rng(7)
+    series = [series_of(100, correlation, draw) for _ in range(100)]
+    held = [low <= 1 <= high for low, high in map(interval, series)]
+    assert sum(held) / len(held) >= 0.90
+
+
+def test_an_interval_contains_its_own_figure_and_lies_within_the_samples():
+    draw = np.random.default_rng(3)
+    for count in (3, 4, 10, 50):
+        samples = [*draw.exponential(size=count)]
+        for interval, figure in ((timing.median_interval, np.median), (timing.mean_interval, np.mean)):
+            low, high = interval(samples)
+            assert min(samples) <= low <= figure(samples) <= high <= max(samples)
+
+
+def test_repeated_runs_give_the_variation_between_runs():
+    assert timing.runs_interval([100.0, 101.0]) is None
+    low, high = timing.runs_interval([100.0, 101.0, 99.0])
+    assert (low, high) == near((100 - 2.484, 100 + 2.484), abs=0.1)  # Student's t of 2 degrees is 4.30
+    assert timing.student(30) == near(2.042, abs=1e-3)
+
+
 def test_the_interval_of_the_mean_knows_of_slow_samples():
     samples = ([1.0] * 9 + [2.0]) * 10
     low, high = timing.mean_interval(samples)
     assert low < 1.1 < high
     assert timing.median_interval(samples) == (1.0, 1.0)
-
-
-def test_laps_follow_each_other_without_a_wait(monkeypatch):
-    now = iter([1.0, 1.5, 3.5, 4.0])
-    monkeypatch.setattr(timing, "_mark", lambda device: next(now))
-    did = []
-    assert timing.laps(lambda: did.append(0), iters=3, device=torch.device("cpu")) == [0.5, 2.0, 0.5]
-    assert len(did) == 3
 
 
 def test_measure_counts_warm_up_in_steps_and_times_only_the_act():
@@ -195,12 +297,140 @@ def test_measure_counts_warm_up_in_steps_and_times_only_the_act():
     assert max(samples) < 0.1
 
 
+# -- two sides in turns --------------------------------------------------------------------
+
+
+def side(*seconds):
+    """A side that takes these seconds, one after the other; the first ones warm up."""
+    turns = iter([9.0] * sides.WARM + [*seconds])
+    return lambda: next(turns)
+
+
+def test_twice_the_batch_is_launch_bound_only_beyond_noise():
+    clear = sides.doubled(ALONE, side(*[1.0, 1.01] * 5), side(*[1.02, 1.03] * 5), 10)
+    assert clear["ratio"] == near(1.02, rel=0.01)
+    assert not verdict.judge({"doubling": sides.doubling_fact(clear)}, ["launch_bound"])["valid"]
+    # the median of the ratios is 1.05, and samples vary by 20 %: nobody can tell
+    noisy = [0.85, 1.25, 0.88, 1.22, 1.05, 1.05, 0.9, 1.2, 0.95, 1.15]
+    noise = sides.doubled(ALONE, side(*[1.0] * 10), side(*noisy), 10)
+    assert noise["ratio"] < verdict.DOUBLING_MIN < sides.doubling_fact(noise)
+    assert verdict.judge({"doubling": sides.doubling_fact(noise)}, ["launch_bound"])["valid"]
+
+
+def test_the_slowest_rank_of_each_turn_counts():
+    class TwoRanks(World):
+        def gather(self, value):
+            return [value, [(2 * a, b) for a, b in value]]
+
+    both = sides.doubled(TwoRanks(0, 2, 0, CPU, "gloo"), side(*[1.0] * 5), side(*[4.0] * 5), 5)
+    assert both["ratio"] == near(2.0)
+
+
+def test_twice_the_batch_that_does_not_fit_is_not_known():
+    def full():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert sides.doubled(ALONE, side(*[1.0] * 5), full, 5) is None
+    assert sides.doubling_fact(None) is None
+    with pytest.raises(ZeroDivisionError):
+        sides.doubled(ALONE, side(*[1.0] * 5), lambda: 1 / 0, 5)
+
+
+def test_one_rank_exchanges_nothing():
+    assert sides.exposed(ALONE, None, None, 5) is None
+
+
+# -- memory --------------------------------------------------------------------------------
+
+
+class Held:
+    """An engine whose tensors and their gaps take this much, or that runs out of memory."""
+
+    def __init__(self, held, reserved):
+        self.held, self.reserved, self.recovered = held, reserved, False
+
+    def begin(self): ...
+    def finish(self): ...
+    def reset_memory(self): ...
+
+    def step(self, batch, sync):
+        if self.held is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def memory(self):
+        return [{"peak_bytes": self.held, "reserved_bytes": self.reserved}]
+
+    def recover(self):
+        self.recovered = True
+
+
+def test_needed_and_held_bytes_have_one_baseline():
+    """By the kept record of an H200, 24.64 GB were needed for 25.98 GB: they had two baselines."""
+    peak = batch_fit.steady_peak(ALONE, Held(30, 32), 8, None, alone=True, base=5)
+    assert (peak.batch, peak.peak_bytes, peak.needed_bytes) == (8, 25, 27)
+    full = Held(None, None)
+    assert batch_fit.steady_peak(ALONE, full, 8, None, alone=True) == batch_fit.Peak(8)
+    assert full.recovered
+    with pytest.raises(torch.OutOfMemoryError):  # other ranks wait in an exchange
+        batch_fit.steady_peak(ALONE, Held(None, None), 8, None, alone=False)
+
+
+# -- outliers ------------------------------------------------------------------------------
+
+MEMBERS = [{"host": f"node{rank // 2}", "gpu": f"GPU-{rank}", "pid": rank} for rank in range(4)]
+
+
+def samples_of(*medians):
+    return [[median * (1 + 0.02 * k) for k in (-2, -1, 0, 1, 2)] for median in medians]
+
+
+def test_a_slow_rank_is_named_with_its_figure():
+    assert outliers.slow_ranks(samples_of(0.02, 0.021, 0.022, 0.02), MEMBERS) == []
+    (slow,) = outliers.slow_ranks(samples_of(0.02, 0.02, 0.02, 0.08), MEMBERS)
+    assert (slow["rank"], slow["host"], slow["gpu"], slow["ratio"]) == (3, "node1", "GPU-3", near(4))
+    assert not slow["node"]
+    (words,) = outliers.rank_words([slow])
+    assert words == "rank 3 (GPU-3 on node1) takes 80 ms, 4.00 times the others' 20 ms"
+    (slow,) = outliers.slow_ranks(samples_of(0.02, 0.08), MEMBERS)
+    assert slow["rank"] == 1  # also of two
+
+
+def test_noise_makes_no_rank_slow():
+    wide = [0.01, 0.015, 0.03, 0.04, 0.05]
+    assert outliers.slow_ranks([wide, [value / 1.4 for value in wide], wide], MEMBERS) == []
+
+
+def test_a_slow_node_is_all_ranks_of_a_host():
+    members = [{"host": f"node{rank // 2}", "gpu": None} for rank in range(6)]
+    slow = outliers.slow_ranks(samples_of(0.02, 0.02, 0.02, 0.02, 0.05, 0.05), members)
+    assert [(row["rank"], row["node"]) for row in slow] == [(4, True), (5, True)]
+
+
+def pairs_of(ranks, slow, usual=100.0, value=20.0):
+    return [[None if a == b else value if slow(a, b) else usual for b in range(ranks)] for a in range(ranks)]
+
+
+def test_slow_pairs_name_the_link_or_the_rank():
+    one_host = [{"host": "a", "gpu": f"GPU-{rank}"} for rank in range(4)]
+    link = outliers.slow_pairs(pairs_of(4, lambda a, b: (a, b) == (1, 2)), one_host)
+    assert ([(p["from"], p["to"], p["ratio"]) for p in link["pairs"]], link["ranks"]) == ([(1, 2, near(5))], [])
+    assert outliers.pair_words(link) == ["the link from rank 1 to 2 with 20 GB/s, usual 100"]
+    rank = outliers.slow_pairs(pairs_of(4, lambda a, b: 3 in (a, b)), one_host)
+    assert [row["rank"] for row in rank["ranks"]] == [3]
+    assert outliers.pair_words(rank) == ["most links of rank 3 (GPU-3 on a)"]
+    # between nodes is another kind of link, not a slow one
+    assert outliers.slow_pairs(pairs_of(4, lambda a, b: a // 2 != b // 2), MEMBERS)["pairs"] == []
+
+
 # -- verdict -------------------------------------------------------------------------------
 
 REASONS = {
     # code -> a fact that passes, one that fails, and a word of the message
     "throttled": ({"throttle_reasons": {"sw_power_cap": 1.0}}, {"throttle_reasons": ["hw_slowdown"]}, "hw_slowdown"),
     "neighbour": ({"neighbours": 0}, {"neighbours": 1}, "1 other"),
+    "health": ({"health": []}, {"health": ["GPU-1: PCIe with 8 of 16 lanes"]}, "8 of 16 lanes"),
+    "cpu_load": ({"cpu_others": 0.1}, {"cpu_others": 0.11}, "11.0%"),
+    "cpu_steal": ({"cpu_steal": 0.02}, {"cpu_steal": 0.03}, "3.0%"),
     "shared_gpu": ({"ranks_per_gpu": 1}, {"ranks_per_gpu": 2}, "two ranks on one GPU"),
     "cv": ({"cv": 0.1}, {"cv": 0.11}, "11.0%"),
     "allocation_retries": ({"allocation_retries": 0}, {"allocation_retries": 2}, "2 allocation"),
@@ -211,6 +441,7 @@ REASONS = {
     "mfu": ({"mfu": 1.0}, {"mfu": 1.01}, "101.0%"),
     "efficiency": ({"efficiency": 1.05}, {"efficiency": 1.06}, "106.0%"),
     "launch_bound": ({"doubling": 1.1}, {"doubling": 1.09}, "launch-bound"),
+    "slow": ({"slow": []}, {"slow": ["rank 3 takes 9 ms"]}, "rank 3 takes 9 ms"),
     "wrong_elements": ({"wrong_elements": 0}, {"wrong_elements": 7}, "7 element"),
 }
 
@@ -228,6 +459,13 @@ def test_a_reason(code):
     assert [(r["code"], r["where"]) for r in judgement["reasons"]] == [(code, "here")]
     assert word in judgement["reasons"][0]["message"]
     assert verdict.judge({}, [code])["unchecked"] == [code]
+
+
+def test_a_run_from_changed_files_is_not_valid():
+    clean, dirty = ({"commit": "a" * 40, "dirty": dirty} for dirty in (False, True))
+    assert verdict.ended("complete", None, clean)["valid"]
+    assert verdict.ended("complete", None, None)["valid"]
+    assert [r["code"] for r in verdict.ended("complete", None, dirty)["reasons"]] == ["dirty_tree"]
 
 
 def test_verdicts_together():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.core.batch_fit import Fit, NothingFits, Peak
 from benchmarks.transformer import dataset, fitting, loader, measuring, model, pagecache
 from benchmarks.transformer.problems import BadInput, NoDisk, NoMemory
 
@@ -235,48 +236,54 @@ def test_each_timing_sample_covers_its_stated_number_of_steps():
 
 
 def test_the_loader_reports_its_waiting_time_and_passes_errors_on(tmp_path):
-    reader = loader.Loader(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
-    batches = list(reader)
-    assert [span.samples for span, _ in batches] == [4, 4, 2]
+    reader = loader.Batches(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
+    batches = list(reader.first(3))
+    assert [len(source) for source, _, _ in batches] == [4, 4, 2]
     assert len(reader.waited) == 3
-    source, seen, target = batches[0][1]
+    source, seen, target = batches[0]
     np.testing.assert_array_equal(seen[:, 1:], target[:, :-1])
     assert (seen[:, 0] == model.BEGIN).all()
     assert source.shape == (4, 16)
     assert len(list(reader.first(7))) == 7
     next(reader.first(7))  # closed in the middle: nothing waits for the rest
-    broken = loader.Loader(dataset.InMemory(SPEC), reader.spans, lambda arrays: 1 / 0)
+    broken = loader.Batches(dataset.InMemory(SPEC), reader.spans, lambda arrays: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        list(broken)
+        list(broken.first(3))
 
 
 # -- memory --------------------------------------------------------------------------------
 
 
-def fit(budget, most=10_000, base=1000, each=10, breaks_at=10**9):
-    return fitting.Fit(lambda b: None if b >= breaks_at else base + each * b, budget, most)
+def fit(budget, most=10_000, base=1000, each=10, breaks_at=10**9, **more):
+    """A simulated device: a model of 1000 bytes, 10 a sample, and gaps of a hundredth."""
+    held = lambda b: int((base + each * b) / 1.01)
+    return Fit(lambda b: Peak(b) if b >= breaks_at else Peak(b, held(b), base + each * b), budget, most=most, **more)
 
 
 def test_the_largest_batch_is_predicted_and_tried():
     chosen = fit(6005).choose()
-    assert (chosen["batch_size"], chosen["predicted_batch_size"], chosen["measured_peak_bytes"]) == (500, 500, 6000)
-    assert chosen["fit"]["slope"] == pytest.approx(10)
-    assert len(chosen["peaks_bytes"]) >= 4
+    assert (chosen["ran"], chosen["predicted"], chosen["tries"][-1]["needed_bytes"]) == (500, 500, 6000)
+    assert chosen["verified"]
+    assert chosen["fit"]["bytes_per_sample"] == pytest.approx(10)
+    assert chosen["measured_over_predicted"] == pytest.approx(1)
+    assert [row["batch"] for row in chosen["rows"]] == [16, 32, 64]
 
 
 def test_a_batch_that_does_not_fit_is_reduced():
     chosen = fit(6005, breaks_at=480).choose()
-    assert (chosen["tried_first"], chosen["batch_size"]) == (500, 475)
-    assert fit(6005, breaks_at=9).choose()["batch_size"] == 8
+    assert ([each["batch"] for each in chosen["tries"]], chosen["ran"], chosen["verified"]) == ([500, 475], 475, False)
+    assert fit(6005, breaks_at=9).choose()["ran"] == 8
 
 
 def test_samples_bound_the_batch_and_a_budget_too_small_is_reported():
-    assert fit(6005, most=20).choose()["limited_by_samples"]
-    assert fit(6005, each=0, most=64).choose()["batch_size"] == 64
-    with pytest.raises(NoMemory, match="a batch of one sample takes"):
-        fit(500).choose()
-    with pytest.raises(NoMemory, match="more than there is"):
-        fit(500, breaks_at=1).choose()
+    assert fit(6005, most=20).choose()["limited"]
+    assert fit(6005, each=0, most=64).choose()["ran"] == 64
+    assert fit(6005, each=0, most=None).choose()["ran"] == 2**15  # the largest that was probed
+    assert fit(6005, most=2).choose()["fit"] is None  # two batches give no line
+    for breaks_at, message in ((10**9, "a batch of one sample takes 0.000 GiB"), (1, "more than there is")):
+        with pytest.raises(NothingFits, match="a batch of 1 does not fit") as error:
+            fit(500, breaks_at=breaks_at).choose()
+        assert message in str(fitting.too_small(500, error.value.peak))
 
 
 def test_out_of_memory_names_the_batch_to_try():

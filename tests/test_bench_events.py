@@ -23,3 +23,13 @@ def test_a_small_run(tmp_path: pathlib.Path) -> None:
         for kind in (row["seconds"], row["processor"]):
             assert len(kind["ratios"]) == 2
             assert 0 < kind["low"] <= kind["median"] <= kind["high"]
+    roles = {"client", "server", "worker"}
+    assert set(results["with a listener"]["added"]) == set(results["with 2 pages"]["added"]) == roles | {"listener"}
+    assert set(results["nobody listens"]["added"]) == roles
+
+
+def test_a_ratio_says_who_took_the_time() -> None:
+    found = events.ratio(
+        events.Block(3.0, {"client": 2.0, "listener": 1.0}), events.Block(2.0, {"client": 1.5, "worker": 0.5})
+    )
+    assert found == events.Ratio(1.5, 1.5, {"client": 0.25, "worker": -0.25, "listener": 0.5})

@@ -87,16 +87,26 @@ FAULTY = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
 from benchmarks.core import ranks
+from benchmarks.core.trainer import Trainer
 from benchmarks.distributed import suite, training
 
 rank = ranks.rank()
-real_reduce, real_doubled = dist.all_reduce, training.doubled
+real_reduce, real_doubled, real_passes = dist.all_reduce, training.doubled, Trainer.passes
+calls = 0
 
 def wrong_reduce(buffer, *args, **more):
+    global calls  # wrong on every second call
     done = real_reduce(buffer, *args, **more)
-    if rank == 1 and buffer.numel() > 100:
+    calls += buffer.numel() > 100
+    if rank == 1 and buffer.numel() > 100 and calls % 2:
         buffer[7] += 1
     return done
+
+def slow_passes(self, batch, sync=True):
+    # without exchange only the delay counts, so that the load of the machine that runs this does not
+    if rank == 1:
+        time.sleep(0.06)
+    return real_passes(self, batch, sync) if sync else None
 
 def doubled(world, plan):
     world.gather(None)  # the first rank has its record by now
@@ -121,10 +131,27 @@ def test_a_broken_collective_is_found(launch, tmp_path):
     assert process.end() == FAILED
     data = only_record(tmp_path / "out")[1]
     part = data["results"]["communication"]
-    assert [row["wrong_elements"] for row in part["allreduce"]["rows"]] == [1, 1]
+    # 4 rounds of one operation alone and three in a queue: every result was checked
+    assert [row["wrong_elements"] for row in part["allreduce"]["rows"]] == [8, 8]
     assert [row["wrong_elements"] for row in part["allgather"]["rows"]] == [0, 0]
     assert "wrong_elements" in {reason["code"] for reason in data["verdict"]["reasons"]}
-    assert "2 elements of the results of collectives are wrong" in process.output
+    assert "16 elements of the results of collectives are wrong" in process.output
+
+
+@pytest.mark.long
+def test_a_rank_slowed_by_60_ms_is_named(launch, tmp_path):
+    script = faulty(tmp_path, patch="Trainer.passes = slow_passes")
+    words = ["--benchmark", "training", *SMALL, "--iters", "9", "--output-dir", tmp_path / "out"]
+    process = launch(*words, script=script)
+    assert process.end() == DONE, process.output
+    data = only_record(tmp_path / "out")[1]
+    entry = data["results"]["training"]["ddp"]
+    (slow,) = entry["exposed"]["slow"]
+    place = data["environment"]["ranks"][1]
+    assert (slow["rank"], slow["host"], slow["gpu"]) == (1, place["host"], None)
+    assert slow["p50_s"] > 0.06
+    (reason,) = [reason for reason in entry["verdict"]["reasons"] if reason["code"] == "slow"]
+    assert f"rank 1 ({place['host']}) takes" in reason["message"]
 
 
 FAULTS = {

@@ -7,16 +7,26 @@ import json
 import math
 import os
 import re
+import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
 
-from benchmarks.core import environment, results, sampler, timing, verdict
+from benchmarks.core import audit, environment, health, processor, results, sampler, timing, verdict
+from benchmarks.core.ranks import World
 from tests.support.processes import ROOT
 
 near = pytest.approx
+git = environment.git
 
 # -- the record ----------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def clean_checkout(monkeypatch):
+    """As if no file was changed: the verdict on a run tells."""
+    monkeypatch.setattr(environment, "git", lambda: {"commit": "a" * 40, "dirty": False})
 
 
 def record(folder, **more):
@@ -69,6 +79,21 @@ def test_a_record_never_writes_over_another(tmp_path, monkeypatch):
         first.put("a", "b", value=2)
 
 
+def test_a_clock_that_steps_back_does_not_end_a_run_before_it_began(tmp_path, monkeypatch):
+    now = iter(["2026-01-01T12:00:00Z", "2026-01-01T11:00:00Z"])
+    monkeypatch.setattr(results, "utc_now", lambda: next(now))
+    run = record(tmp_path)
+    run.finish()
+    assert "2026-01-01T12:00:00Z" <= run.data["ended"] <= "2026-01-01T12:05:00Z"
+
+
+def test_a_run_from_changed_files_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "git", lambda: {"commit": "a" * 40, "dirty": True})
+    run = record(tmp_path)
+    run.finish()
+    assert [reason["code"] for reason in run.data["verdict"]["reasons"]] == ["dirty_tree"]
+
+
 def test_only_the_first_end_counts(tmp_path):
     run = record(tmp_path)
     run.finish("interrupted", "SIGINT")
@@ -115,6 +140,35 @@ def test_a_foreign_file(tmp_path, text, message):
         results.load(path)
 
 
+def test_an_audit_finds_what_does_not_follow(tmp_path, capsys):
+    run = record(tmp_path)
+    run.put("a", value={"rows": [{"timing": timing.summary([1.0, 2.0, 3.0])}]})
+    row = {"batch": 8, "peak_bytes": 25, "needed_bytes": 27}
+    run.put("memory", "largest_batch", value={"rows": [row]})
+    run.finish()
+    assert audit.main([str(run.path)]) == 0
+    assert "verdict: valid" in capsys.readouterr().out
+    row["needed_bytes"] = 24
+    run.data["results"]["a"]["rows"][0]["timing"]["p50_s"] = 1.0
+    run.path.write_text(json.dumps(run.data))
+    assert audit.main([str(run.path), str(tmp_path / "missing.json")]) == 1
+    out = capsys.readouterr().out
+    assert "results.a.rows[0].timing.p50_s is 1.0, and 2.0 follows from its samples" in out
+    assert "a batch of 8 needs 24 bytes and holds 25" in out
+    assert "missing.json" in out
+
+
+def test_the_script_of_records_wants_a_gpu_and_a_clean_checkout(tmp_path):
+    (tmp_path / "python").write_text("#!/bin/sh\necho 0\n")
+    (tmp_path / "python").chmod(0o755)
+    script = ["bash", str(ROOT / "benchmarks/records_gpu.sh"), str(tmp_path)]
+    process = subprocess.run(
+        script, env=os.environ | {"PYTHON": str(tmp_path / "python")}, capture_output=True, text=True
+    )
+    assert process.returncode == 2
+    assert re.search("torch sees no GPU|files differ from the commit", process.stderr)
+
+
 BROKEN = {
     "an unknown status": lambda d: d.update(status="perhaps"),
     "no verdict": lambda d: d.pop("verdict"),
@@ -139,16 +193,20 @@ def test_the_schema_refuses(tmp_path, change):
 def test_the_environment_holds_allowed_variables_only(monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    monkeypatch.setenv("GT_TOKEN", "hidden")
+    monkeypatch.setenv("GT_OPERATOR_TOKEN", "hidden")
+    monkeypatch.setenv("GT_AUTO_COMPILE", "graphs")
     record = environment.record({"seed": 1}, ["x.py"])
     assert record["variables"]["NCCL_ALGO"] == "Ring"
+    assert record["variables"]["GT_AUTO_COMPILE"] == "graphs"
     assert "hidden" not in json.dumps(record)
     assert record["torch"] == str(torch.__version__)
     assert record["seeds"] == {"seed": 1}
 
 
 def test_git_of_this_and_of_no_checkout(tmp_path):
-    assert environment.git(tmp_path) is None
-    checkout = environment.git(ROOT)
+    assert git(tmp_path) is None
+    checkout = git(ROOT)
     assert checkout is None or re.fullmatch("[0-9a-f]{40}", checkout["commit"])
 
 
@@ -177,15 +235,111 @@ def test_a_summary_of_samples():
     assert not verdict.judge(card, ["throttled"])["valid"]
 
 
-def test_pids_of_another_namespace_are_counted():
-    assert sampler.strangers({"1": 0, "2": 0}, {7, 8}) == 0
-    assert sampler.strangers({"1": 0, "2": 0, "3": 0}, {7, 8}) == 1
+STRANGERS = [
+    # the listed processes, ours, and how many are others
+    ({"7": 0}, {7, 8}, 0),
+    ({"7": 0, "9": 0}, {7, 8}, 1),
+    ({"1": 0, "2": 0, "3": 0}, {7, 8}, 1),  # the host's pids, but more than we are
+    ({"1": 0, "2": 0}, {7, 8}, None),  # the host's pids: ours, or others'
+    ({}, {7}, None),  # a container in which none is listed, although we use the card
+]
+
+
+@pytest.mark.parametrize(("listed", "ours", "others"), STRANGERS)
+def test_processes_of_others_are_unknown_where_our_own_are_not_listed(listed, ours, others):
+    assert sampler.strangers(listed, ours) == others
+    (card,), _ = sampler.read([sample(processes=listed)], list(ours))
+    assert verdict.judge(card, ["neighbour"])["unchecked"] == (["neighbour"] if others is None else [])
+
+
+HEALTHY = {
+    "power_limit_w": 700.0, "default_power_limit_w": 700.0, "applications_clock_mhz": 1980,
+    "default_applications_clock_mhz": 1980, "uncorrected_ecc_errors": 0, "pcie_width": 16, "pcie_width_max": 16,
+    "remapped_rows": {"corrected": 0, "uncorrected": 0, "pending": 0, "failed": 0},
+    "nvlinks": {"active": 18, "all": 18}, "xids": [],
+}  # fmt: skip
+SICK = {
+    "a lowered power limit": ({"power_limit_w": 500.0}, "a power limit of 500 W instead of 700 W"),
+    "lowered clocks": ({"applications_clock_mhz": 1200}, "clocks limited to 1200 MHz instead of 1980 MHz"),
+    "ECC": ({"uncorrected_ecc_errors": 2}, "2 uncorrected memory error(s) (ECC)"),
+    "rows": ({"remapped_rows": {"pending": 1}}, "rows of its memory are to be remapped"),
+    "an Xid": ({"xids": [79, 31]}, "Xid 79 in the driver"),
+    "PCIe": ({"pcie_width": 8}, "PCIe with 8 of 16 lanes"),
+    "NVLink": ({"nvlinks": {"active": 17, "all": 18}}, "17 of 18 NVLinks are up"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), SICK.values(), ids=SICK)
+def test_hardware_that_is_not_in_order(change, message):
+    assert health.problems(HEALTHY) == []
+    (line,) = health.problems(HEALTHY | change)
+    assert line.startswith(message)
+
+
+def test_hardware_that_is_not_known_is_unchecked():
+    assert health.problems(dict.fromkeys(HEALTHY)) == []
+    assert health.problems(HEALTHY | {"nvlinks": {"active": 0, "all": 18}, "xids": [31]}) == []  # not connected; a bug
+    watch = sampler.Watch(
+        World(0, 1, 0, torch.device("cuda", 0), "nccl", members=[{"host": "a", "gpu": None, "pid": 1}])
+    )
+    assert watch.facts()["health"] is None
+    watch.cards = [
+        {"uuid": "GPU-1", "throttle_reasons": None, "neighbours": None, "health": HEALTHY | {"pcie_width": 8}}
+    ]
+    assert watch.facts()["health"] == ["GPU-1: PCIe with 8 of 16 lanes"]
+
+
+def test_the_load_of_others_and_stolen_time(tmp_path):
+    def machine(user, steal, own):
+        """/proc with one process of ours, its child, and another program's; in ticks."""
+        (tmp_path / "stat").write_text(f"cpu {user} 0 0 0 0 0 0 {steal} 0 0\ncpu0 1 2\n")
+        for pid, parent, ticks in ((70, 1, own), (71, 70, own), (72, 1, 10_000)):
+            (tmp_path / str(pid)).mkdir(exist_ok=True)
+            (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) S {parent} {'0 ' * 9}{ticks} 0 0 0 0")
+        return processor.read([70], tmp_path)
+
+    tick = 1 / processor.TICK
+    first, second = machine(1000, 0, 100), machine(2000, 60, 400)
+    assert second.own - first.own == near(600 * tick)
+    spent = replace(second, at=first.at + 1000 * tick)
+    assert processor.shares(first, spent, 2) == {"others": near(0.2), "steal": near(0.03)}
+    assert processor.shares(None, second, 2) is None
+    assert processor.read([1], tmp_path / "nowhere") is None
+    assert processor.read([os.getpid()]).own > 0
+
+
+def test_on_a_cpu_the_load_counts_into_the_verdict():
+    members = [{"host": "a", "gpu": None, "pid": os.getpid()}]
+    with sampler.Watch(World(0, 1, 0, torch.device("cpu"), "gloo", members=members)) as watch:
+        pass
+    watch.processor = {"others": 0.5, "steal": 0.5}
+    judgement = verdict.judge(watch.facts(), verdict.MACHINE["cpu"])
+    assert [reason["code"] for reason in judgement["reasons"]] == ["cpu_load", "cpu_steal"]
+    assert "neighbour" in judgement["unchecked"]
 
 
 def test_the_sampler_without_nvml_says_why(tmp_path):
     with sampler.Sampler(["GPU-none"], [os.getpid()]) as nvml:
         pass
     assert nvml.cards is None
+    assert "Error" in nvml.why
+
+
+SMI = """#!/bin/sh
+echo "GPU-1, 80, 1980, 2619, 45, 700.00, 1024"
+echo "GPU-2, [N/A], 1980, 2619, 45, 700.00, 1"
+"""
+
+
+def test_the_sampler_reads_nvidia_smi_where_nvml_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text(SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with sampler.Sampler(["GPU-1"], [os.getpid()]) as nvml:
+        pass
+    (card,) = nvml.cards
+    assert (card["kernel_resident_percent"], card["power_limit_w"], card["card_memory_peak_bytes"]) == (80, 700, 2**30)
+    assert (card["energy_j"], card["neighbours"], card["throttle_reasons"], card["health"]) == (None, None, None, None)
     assert "Error" in nvml.why
 
 
@@ -209,6 +363,19 @@ def nvmlDeviceGetEnforcedPowerLimit(h): return 700_000
 def nvmlDeviceGetCurrentClocksEventReasons(h): return 0
 def nvmlDeviceGetMemoryInfo(h): return made(used=123)
 def nvmlDeviceGetComputeRunningProcesses(h): raise OSError("not permitted")
+NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = nvmlEventTypeXidCriticalError = 1
+def nvmlDeviceGetPowerManagementDefaultLimit(h): return 800_000
+def nvmlDeviceGetTotalEccErrors(h, kind, since): return 1
+def nvmlDeviceGetRemappedRows(h): return (0, 0, False, False)
+def nvmlDeviceGetCurrPcieLinkWidth(h): return 16
+def nvmlDeviceGetMaxPcieLinkWidth(h): return 16
+def nvmlDeviceGetNvLinkState(h, link): return [0, *[1] * 17][link]
+def nvmlEventSetCreate(): return [("GPU-2", 79)]
+def nvmlDeviceRegisterEvents(h, kind, events): pass
+def nvmlDeviceGetPciInfo(h): return made(busId=f"bus of {h}")
+def nvmlEventSetWait_v2(events, wait):
+    device, number = events.pop()
+    return made(device=device, eventData=number)
 """
 
 
@@ -224,3 +391,12 @@ def test_the_sampler_process_with_a_fake_nvml(tmp_path, monkeypatch):
     assert (card["kernel_resident_percent"], card["power_limit_w"], card["neighbours"]) == (50, 700, None)
     assert card["samples"] >= 2
     assert card["energy_j"] >= 0
+    assert [health.problems(each["health"]) for each in nvml.cards] == [
+        [
+            "a power limit of 700 W instead of 800 W",
+            "1 uncorrected memory error(s) (ECC)",
+            *xids,
+            "17 of 18 NVLinks are up",
+        ]
+        for xids in ([], ["Xid 79 in the driver"])
+    ]

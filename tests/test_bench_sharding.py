@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import gt
@@ -155,6 +156,24 @@ def test_calibration_gives_a_machine(running, monkeypatch):
     assert min(real["tiny"]) > 0
 
 
+@pytest.mark.parametrize("group", cases.GROUPS)
+def test_results_of_any_size_are_checked_in_sampled_rows_and_columns(running, group):
+    gt.auto_shard(workers=[0, 1])
+    case = cases.Case(group, {"mlp": (96, 40, 24, 48)}.get(group, (96, 40, 48)))
+    operands = case.create()
+    result = case.compute(operands).numpy()
+    assert measuring.wrong_elements(case, operands, result) == 0
+    gt.auto_shard(False)
+    for damage in (lambda r: r[::-1], lambda r: np.roll(r, 1, axis=1), lambda r: np.vstack([r[:48], r[:48]])):
+        assert measuring.wrong_elements(case, operands, damage(result)) > 100
+    last = result.copy()
+    last[-1, -1] = np.nan
+    assert measuring.wrong_elements(case, operands, last) == 1
+    assert cases.CASES[2].nbytes > 2**31, "the largest case is checked as the others are"
+    rows, columns = cases.CASES[2].sampled(measuring.SAMPLED)
+    assert (rows[0], rows[-1], len(rows), len(columns)) == (0, 16383, 16, 16)
+
+
 # -- failures --------------------------------------------------------------------------------
 
 WRONG = [
@@ -261,6 +280,22 @@ def test_the_summary_says_which_mean():
     assert "Average speedup: 5.85x (geometric mean; arithmetic 6.23x)" in summary
     text = report.comparison(rows, "GPU")
     assert re.search(r"16384x16384 +\| +11\.230s \(0\.7833 TF\) \| +1\.498s \(5\.8719 TF\)", text)
+
+
+def test_documented_bands_stand_beside_the_measured_speedups():
+    rows = [
+        (case, {1: result(case, 1, 8.0), 8: result(case, 8, 1.6)})
+        for case in (*cases.QUICK, cases.QUICK[0].scaled(0.1))
+    ]
+    lines = report.expected(rows, "GPU")
+    assert [line[1:3] for line in lines] == [
+        ["4 – 6x", "5.00x"],
+        ["7 – 8x", "5.00x"],
+        ["7 – 8x", "5.00x"],
+        ["1 – 2x", "5.00x"],
+    ]
+    assert [line[3] for line in lines] == [1.0, near(5 / 7.5), near(5 / 7.5), near(5 / 1.5)]
+    assert report.expected(rows, "CPU") == []
 
 
 def test_one_number_of_workers_has_no_speedup():

@@ -246,6 +246,7 @@ def test_simulate_says_that_it_predicts(tmp_path, capsys):
     (path,) = tmp_path.glob("*.json")
     record = json.loads(path.read_text())
     assert not results.problems(record)
+    assert {reason["code"] for reason in record["verdict"]["reasons"]} >= {"predicted"}, "it is no valid measurement"
     rows = record["results"]["8xh100"]["small-mlp"]["predictions"]
     assert [row["workers"] for row in rows] == [1, 2, 8]
     assert [row["batch"] for row in rows] == [1024, 2048, 8192], "weak scaling"

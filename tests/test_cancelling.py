@@ -336,7 +336,7 @@ def test_a_malformed_queue_costs_the_client_its_connection(cluster: Cluster) -> 
     with use(session):
         chain(gt.ones(3), 5)
         session.outbox.flush()
-    session.connection.send([encode(Submit(session.outbox._serial + 1, [], [16, 1], 2))])
+    session.connection.send([encode(Submit(session.outbox.serial + 1, [], [16, 1], 2))])
     session.connection.send([encode(Cancel([]))])
     cluster.settle()
     cluster.paused.clear()

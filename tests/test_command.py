@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from gt.__main__ import COMMANDS, help_text, run_command
-from gt.launch.command_name import command_name
+from gt.launch.command_name import command_name, make_parser
 from gt.scripts import checkout
 from gt.version import VERSION
 from tests.support.processes import LONG, ROOT, environment
@@ -36,7 +36,10 @@ def test_every_command_has_a_main_and_a_help(name, capsys):
     with pytest.raises(SystemExit) as end:
         run_command([name, "--help"])
     assert end.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: gt {name} ")
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: gt {name} ")
+    assert "`" not in text
+    assert "python -m" not in text
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])  # its options are a benchmark's
@@ -49,7 +52,13 @@ def test_a_wrong_option_is_refused(name, capsys):
 
 def test_the_python_form_has_its_own_name(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/top.py"])
-    assert command_name("gt.scripts.top") == "python -m gt.scripts.top"
+    assert command_name("gt.scripts.top") == "gt.scripts.top"
+    assert make_parser("gt.scripts.top", None).prog == "python -m gt.scripts.top"
+
+
+def test_an_error_has_the_name_of_the_command(capsys):
+    assert run_command(["top", "--interval", "0"]) == 2
+    assert capsys.readouterr().err == "gt top: --interval must be from 0.05 to 3600 seconds\n"
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
@@ -88,8 +97,8 @@ def test_a_wrong_command(word, said, capsys):
 def test_the_process_ends_with_the_exit_code():
     assert gt("--version").stdout == f"GT {VERSION}\n"
     wrong = gt("pipeline", "show", "no-such-schedule")
-    assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert wrong.stderr.startswith("gt.pipeline: ")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("gt pipeline: ")
 
 
 def test_only_a_worker_ends_at_once():
@@ -143,7 +152,7 @@ def test_bench_runs_a_benchmark():
 
 
 def test_bench_names_those_there_are(capsys):
-    assert run_command(["bench", "nope"]) == 1
+    assert run_command(["bench", "nope"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gt bench: there is no benchmark 'nope'; there are auto_shard_benchmark, ")
 

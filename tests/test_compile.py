@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import gc
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,6 +168,102 @@ def test_a_tensor_it_uses_is_another_one(session: Session) -> None:
         assert times(gt.ones(3)).numpy().tolist() == [5, 5, 5]
     table["w"].mul_(2)
     assert times(gt.ones(3)).numpy().tolist() == [10, 10, 10]
+
+
+SCALE = 1.0
+
+
+def scaled(x: Any) -> Any:
+    return x * SCALE
+
+
+class Scaled(gt.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * SCALE
+
+
+def set_scale(value: float) -> None:
+    global SCALE
+    SCALE = value
+
+
+def variables_around() -> Iterator[tuple[str, Any, Any]]:
+    """(name, a function of x, how to make it multiply x by a number)"""
+    scales, options, table, other = [1.0], argparse.Namespace(scale=1.0), {"w": gt.ones(3)}, [gt.ones(3)]
+    weight, multiply = gt.ones(3), lambda x: x * 1.0
+    module = Scaled()
+    kept = [weight]  # they live on when the variable names another tensor
+
+    def rebind(k: float) -> None:
+        nonlocal weight
+        weight = kept[0] * k
+        kept.append(weight)
+
+    def redefine(k: float) -> None:
+        nonlocal multiply
+        multiply = lambda x: x * k
+
+    yield "global", lambda x: x * SCALE, set_scale
+    yield "of a function that it calls", lambda x: scaled(x) + 0, set_scale
+    yield "of a module that it calls", lambda x: module(x) + 0, set_scale
+    yield "in a list", lambda x: x * scales[0], lambda k: scales.__setitem__(0, k)
+    yield "of an object", lambda x: x * options.scale, lambda k: setattr(options, "scale", k)
+    yield "a tensor", lambda x: x * weight, rebind
+    yield "a tensor in a dict", lambda x: x * table["w"], lambda k: table.__setitem__("w", other[0] * k)
+    yield "a function", lambda x: multiply(x) + 0, redefine
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_variables_around_a_function(session: Session, case: int) -> None:
+    _, function, change = list(variables_around())[case]
+    set_scale(1.0)
+    compiled = gt.compile(function)
+    for k in (1.0, 5.0, 5.0, 1.0, math.nan, math.nan, 7.0):
+        change(k)
+        for _ in range(4):
+            np.testing.assert_array_equal(compiled(gt.ones(3)).numpy(), np.full(3, k, np.float32))
+    assert list(compiled._variants.values())[-1].template is not None  # it is replayed while nothing changes
+
+
+def test_variables_that_the_function_changes(session: Session) -> None:
+    calls, scales = [], [2.0]
+    count = 0
+
+    @gt.compile
+    def step(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        calls.append(count)
+        return x * scales[0]
+
+    for _ in range(6):
+        step(gt.ones(3))
+    assert calls == [1, 2]  # two recordings, then replays
+    scales[0] = 3.0
+    assert step(gt.ones(3)).tolist() == [3, 3, 3]
+
+
+def test_a_compiled_function_keeps_nothing_alive(session: Session) -> None:
+    def make() -> tuple[Any, Any]:
+        box = {"net": Net()}
+
+        @gt.compile
+        def call(x: Any) -> Any:
+            with gt.no_grad():
+                return box["net"](x)
+
+        return call, box
+
+    call, box = make()
+    for _ in range(3):
+        call(gt.ones(2, 4))
+    gone = weakref.ref(box.pop("net"))
+    box["net"] = Net()
+    for _ in range(3):
+        call(gt.ones(2, 4))
+    call._variants.popitem(last=False)  # a recording keeps the state of the modules it called
+    gc.collect()
+    assert gone() is None
 
 
 def test_in_place_and_views(session: Session) -> None:

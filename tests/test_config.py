@@ -19,10 +19,11 @@ from tests.support.processes import environment
 
 DIM = "a dim, an integer from -64 to 63 (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"
-KEYS = "shard, workers, mesh, replicate, output, match, backward, compile"
+KEYS = "shard, workers, mesh, replicate, output, match, modules, uploads, backward, compile"
 SHARD = "{axis: DIM, workers: […]}, or dims and axes of a mesh, such as {0: dp, 1: tp}"
 OUTPUT = "replicate, {axis: DIM}, or dims and axes of a mesh, such as {0: dp}"
 MESH = "axes and their sizes, such as {dp: 2, tp: 4}"
+MODULES = "a pattern for names of modules, such as layers.0, or a list of them"
 PATTERN = "a pattern for names of parameters, such as layers.*.weight, or a list of them"
 
 
@@ -73,6 +74,8 @@ MEANINGS: dict[str, dict[str, Any]] = {
     "workers: [1, 2]\na: {output: {axis: 0}}": {"workers": (1, 2), "output": ((0, ""),)},
     "a: {match: 'layers.*.w', shard: {axis: 0}}": {"match": ("layers.*.w",), "shard": ((0, ""),)},
     "a: {match: [b, c], replicate: true}": {"match": ("b", "c"), "replicate": True},
+    "a: {modules: 'layers.0', workers: [1]}": {"modules": ("layers.0",), "workers": (1,)},
+    "a: {uploads: true, shard: {axis: 0}}": {"uploads": True, "shard": ((0, ""),)},
     "x: &x {replicate: true}\na: *x": {"replicate": True},
     "x: &x {replicate: true, backward: b}\na: {<<: *x, backward: c}": {"replicate": True, "backward": "c"},
     "x: &x {replicate: true}\ny: &y {<<: *x}\nz: *y\na: *y": {"replicate": True},
@@ -193,6 +196,10 @@ MISTAKES = {
     "a: {compile: maybe}": "a.compile is 'maybe'; allowed: true or false",
     "a: {replicate: true, shard: {axis: 0}}": "a: shard and replicate: true contradict each other; remove one of them",
     "a: {match: '*'}": "a.match: the matching parameters have no placement; add shard or replicate: true",
+    "a: {modules: []}": f"a.modules is []; allowed: {MODULES}",
+    "a: {uploads: 1, replicate: true}": "a.uploads is 1; allowed: true or false",
+    "a: {uploads: true}": "a.uploads: the uploaded tensors have no placement; add shard or replicate: true",
+    "a: &a {uploads: true, replicate: true}\nb: *a": "b.uploads: a places the uploaded tensors already",
     "a: {match: 3, replicate: true}": f"a.match is 3; allowed: {PATTERN}",
     "a: {match: [], replicate: true}": f"a.match is []; allowed: {PATTERN}",
     "a: {match: [b, ''], replicate: true}": f"a.match is ['b', '']; allowed: {PATTERN}",

@@ -19,9 +19,9 @@ from gt.dashboard.__main__ import main
 from gt.dashboard.access import LinkAccess
 from gt.dashboard.metrics import Metrics
 from gt.dashboard.recent import KEPT_NS, RecentEvents
-from gt.dashboard.web import build_page
-from gt.dispatcher.admission import Access
+from gt.dashboard.web import FRAMES, build_page
 from gt.dispatcher.inspection import MAX_OPEN
+from gt.dispatcher.tenants.access import Access
 from gt.dispatcher.violations import Violation
 from gt.errors import ConfigError
 from gt.launch.dashboard import DashboardProcess, parse_address
@@ -30,6 +30,7 @@ from gt.testing import Cluster
 from gt.wire.event_messages import EVENT_FIELDS, EventBatch, Inspect, Inspection, Listening
 from gt.wire.structures import EventName, WorkerInfo
 from tests.support.dashboards import Messages, TrainingSystem, get, sign_in
+from tests.support.keys import copy_server_key
 from tests.support.processes import ROOT, Process, System, free_port, wait_until
 from tests.test_events import ClusterViewer, training_step
 
@@ -111,6 +112,7 @@ def test_without_the_cookie_nothing_is_seen(system: TrainingSystem, cookie: str)
             assert status == 403, path
             assert "set-cookie" not in answer
             assert "canvas" not in text
+            assert answer["content-security-policy"] == FRAMES
     assert get(system.address, "/", cookie=cookie)[0] == 200
 
 
@@ -122,6 +124,7 @@ def test_the_cookie_is_for_this_site_only(system: TrainingSystem) -> None:
     assert {"HttpOnly", "SameSite=Strict"} <= set(headers["set-cookie"].split("; "))
     assert "access-control-allow-origin" not in headers
     assert "default-src 'none'" in headers["content-security-policy"]
+    assert headers["content-security-policy"].endswith(FRAMES)
     assert "<canvas" in text
     process.tell()  # Enter prints another link
     wait_until(lambda: process.output.count("dashboard:") == 2, what="another link")
@@ -172,8 +175,9 @@ def batch(
     rows: list[tuple[int, int, int]], names: list[EventName] = (), worker: int = 0, offset: int = 0
 ) -> EventBatch:
     """Events of client 1, each in a stretch of its own: (index of the name, started, ended)."""
-    stretches = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in rows], dtype=np.int64).tobytes()
-    events = np.array([(what, 7, end - start) for what, start, end in rows], dtype=EVENT_FIELDS).tobytes()
+    heads = [(1, start, 0, 0, start, end, row, 1) for row, (_, start, end) in enumerate(rows)]
+    stretches = np.array(heads, dtype=np.int64).tobytes()
+    events = np.array([(what, 7, 1.0) for what, _, _ in rows], dtype=EVENT_FIELDS).tobytes()
     ended = max((end for *_, end in rows), default=0)
     sites = [(7, "a.py:1: x")]
     return EventBatch(worker, 1, offset, 0, 0, 0, ended, list(names), sites, stretches, events, [], 0, {}, 0)
@@ -232,9 +236,15 @@ def test_old_events_are_forgotten() -> None:
 
 def test_a_page_gets_everything(system: TrainingSystem, cookie: str) -> None:
     with Messages(system.address, cookie=cookie) as messages:
-        load = messages.first("load", lambda m: len(m["workers"]) == 2 and m["clients"] and m["clients"][0]["share"])
+        load = messages.first(
+            "load",
+            lambda m: (
+                sum(sum(worker["families"].values()) > 0 for worker in m["workers"]) == 2
+                and m["clients"]
+                and m["clients"][0]["share"]
+            ),
+        )
         assert load["operator"]
-        assert all(sum(worker["families"].values()) > 0 for worker in load["workers"])
         tick = messages.first("tick", lambda m: any(bar[6] == 1 and bar[8] > 0 for bar in m["bars"]))
         assert {bar[0] for bar in tick["bars"]} <= {0, 1}
         assert "matmul" in tick["families"]
@@ -283,11 +293,12 @@ def test_what_a_page_may_send(system: TrainingSystem, cookie: str) -> None:
 
 
 def test_a_viewer_without_the_token_sees_shares(system: TrainingSystem, tmp_path: pathlib.Path) -> None:
+    copy_server_key(tmp_path)
     options = {"GT_OPERATOR_TOKEN": "", "XDG_CONFIG_HOME": str(tmp_path)}
     process = system.start("-m", "gt.dashboard", "-p", str(system.port), "--listen", "0", **options)
     link = process.expect("dashboard:").split()[-1]
     address = link.split("/")[2]
-    assert "gt_worker_seconds_total{" not in get(address, "/metrics")[2]  # nobody has listened so far
+    assert re.search(r"^gt_workers [1-9]", get(address, "/metrics")[2], re.M)  # in the first scrape
     with Messages(address, cookie=sign_in(link)) as messages:
         load = messages.first("load", lambda m: m["clients"] and m["clients"][0]["share"])
         assert not load["operator"]
@@ -380,7 +391,7 @@ def test_a_viewer_has_few_open_inspections() -> None:
 def metrics_with_values() -> Metrics:
     metrics = Metrics()
     shares = [("matmul", 3, 2_000_000_000, 24), ("transfer", 1, 5, 1000)]
-    metrics.add(EventBatch(0, 1, 0, 0, 0, 0, 10, [], [], b"", b"", shares, 2, {}, 1500))
+    metrics.add(EventBatch(0, 1, 0, 0, 0, 0, 10, [], [], b"", b"", shares, 2, {}, 1500, 8))
     metrics.add(EventBatch(0, 0, 0, 0, 0, 0, 10, [], [], b"", b"", [], 0, {"used": 5, "peak": 6, "total": 7}, 1500))
     metrics.add(EventBatch(-1, 1, 0, 0, 4, 0, 10, [], [], b"", b"", [("dispatcher", 1, 500_000_000, 0)], 0, {}, 0))
     return metrics
@@ -395,6 +406,7 @@ def test_metrics() -> None:
         'gt_worker_instructions_total{worker="0"} 3.0',
         'gt_worker_hot_instructions_total{worker="0"} 2.0',
         'gt_worker_moved_bytes_total{worker="0"} 1000.0',
+        'gt_worker_dropped_events_total{worker="0"} 8.0',
         'gt_worker_memory_bytes{kind="peak",worker="0"} 6.0',
         'gt_worker_queue_seconds{worker="0"} 0.0015',
         "gt_dispatcher_seconds_total 0.5",
@@ -467,9 +479,9 @@ def one_line(process: Process) -> str:
     return process.lines[0]
 
 
-def error_line(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+def error_line(capsys: pytest.CaptureFixture[str], *options: str, code: int = 1) -> str:
     """What `python -m gt.dashboard` prints if it cannot begin."""
-    assert main(list(options)) == 1
+    assert main(list(options)) == code
     output = capsys.readouterr()
     assert not output.out
     assert output.err.count("\n") == 1
@@ -485,7 +497,8 @@ def test_a_port_that_is_taken(system: TrainingSystem) -> None:
 
 
 def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_line(capsys, "-p", "1", "--listen", "x").startswith("gt.dashboard: --listen x: expected a port")
+    line = error_line(capsys, "-p", "1", "--listen", "x", code=2)
+    assert line.startswith("gt.dashboard: --listen x: expected a port")
     text = one_line(Process("-m", "gt.dashboard", "-p", "1", "--metrics", "203.0.113.5:0"))
     assert text == "gt.dashboard: cannot listen on 203.0.113.5:0: Cannot assign requested address"
 

@@ -10,8 +10,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from gt.debug import DashboardView
+from gt.launch.dashboard import DashboardProcess
 from tests.support.browser import Browser, find_browser
 from tests.support.dashboards import TrainingSystem
+from tests.support.processes import OPERATOR, TOKEN, wait_until
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
@@ -105,7 +108,7 @@ def test_workers_and_moving_bars(page: Browser) -> None:
     bars, pixels = page.js(BARS), page.js(PIXELS)
     page.until(f"{BARS} > {bars}")
     page.until(f"{PIXELS} !== {pixels}")
-    assert "matmul" in text(page, "legend")
+    page.until("document.getElementById('legend').innerText.includes('matmul')")  # while a worker is busy
     assert page.js("location.search") == ""  # the key of the link is not left in the address
 
 
@@ -205,3 +208,78 @@ def test_a_used_link_and_a_wrong_key_open_nothing(system: TrainingSystem, page: 
             browser.go(address)
             assert browser.js("document.title") == "GT: sign in with a link"
             assert browser.js("document.querySelectorAll('canvas').length") == 0
+
+
+def framed(browser: Browser, expression: str) -> object:
+    """The value of an expression in the first frame of a page; None while the frame is being loaded."""
+    tree = browser.command("Page.getFrameTree")["frameTree"]
+    if not (frames := tree.get("childFrames")):
+        return None
+    try:
+        world = browser.command("Page.createIsolatedWorld", frameId=frames[0]["frame"]["id"])
+        options = {"contextId": world["executionContextId"], "returnByValue": True}
+        return browser.command("Runtime.evaluate", expression=expression, **options)["result"].get("value")
+    except AssertionError as error:
+        if "Cannot find context" not in str(error) and "No frame for given id" not in str(error):
+            raise
+        return None
+
+
+def show_frame(browser: Browser, site: str, html: str) -> None:
+    """Open a page of another site that contains this, as a notebook shows the HTML of a result."""
+    browser.go(f"http://{site}/")
+    browser.js(f"""(() => {{
+        const cell = document.createRange().createContextualFragment({json.dumps(html)});
+        document.body.replaceChildren(cell);
+    }})()""")
+
+
+@pytest.fixture
+def dashboard(system: TrainingSystem, monkeypatch: pytest.MonkeyPatch) -> Iterator[DashboardProcess]:
+    """Another dashboard of the system, as `gt.debug.dashboard` starts it."""
+    monkeypatch.setenv("GT_TOKEN", TOKEN)
+    monkeypatch.setenv("GT_OPERATOR_TOKEN", OPERATOR)
+    dashboard = DashboardProcess(f"tcp://localhost:{system.port}", "--listen", "0")
+    try:
+        yield dashboard
+    finally:
+        dashboard.stop()
+
+
+def test_a_notebook_on_this_machine_shows_the_page(dashboard: DashboardProcess, other_site: str) -> None:
+    """A notebook is a page on another port, under either name of this machine."""
+    with Browser() as browser:
+        for site in (other_site, other_site.replace("127.0.0.1", "localhost")):
+            show_frame(browser, site, DashboardView(dashboard, height=600)._repr_html_())
+            wait_until(
+                lambda: framed(browser, "document.querySelectorAll('.worker').length") == 2,
+                60,
+                what="the workers in the frame",
+            )
+            assert browser.js("document.querySelector('iframe').contentDocument") is None  # the notebook reads nothing
+
+
+def test_a_page_of_another_name_cannot_frame_it(dashboard: DashboardProcess, other_site: str) -> None:
+    """Not even with a link that works: the browser shows nothing in the frame."""
+    # the frame in the process of its page, so that the test can look into it; and no other check than the page's own
+    process = "--disable-site-isolation-trials"
+    checks = "--disable-features=IsolateOrigins,site-per-process,LocalNetworkAccessChecks"
+    with Browser("--host-resolver-rules=MAP evil.example 127.0.0.1", process, checks) as browser:
+        show_frame(browser, other_site.replace("127.0.0.1", "evil.example"), f"<iframe src='{dashboard.new_link()}'>")
+        refused = "chrome-error://chromewebdata/"
+        wait_until(lambda: framed(browser, "location.href") == refused, 60, what="the refusal")
+
+
+def test_the_note_beside_the_stream(page: Browser) -> None:
+    """What was dropped or missed is said; so is the end of the connection."""
+    note = """((changes) => {
+        const before = Object.fromEntries(Object.keys(changes).map((name) => [name, known[name]]));
+        Object.assign(known, changes);
+        const text = streamNote();
+        Object.assign(known, before);
+        return text;
+    })"""
+    assert page.js(note + "({ dropped: 0, missed: 0 })") == "drag to move, wheel to zoom"
+    assert page.js(note + "({ dropped: 1200, missed: 3 })") == "1,200 events were dropped: a GPU is too far behind"
+    assert page.js(note + "({ dropped: 0, missed: 3 })") == "3 batches of events were missed"
+    assert page.js(note + "({ lost: 'the server ended' })") == "the server ended"

@@ -15,11 +15,13 @@ from gt.dispatcher.core import WORKER_WAIT_S, Dispatcher
 from gt.dispatcher.scheduling import MAX_AHEAD_US, TURN_US
 from gt.dispatcher.server import Server
 from gt.dispatcher.state import MIN_CALL_US, estimate
+from gt.dispatcher.tenants.access import Access
 from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import BYTES, DTYPES, FLOAT, TensorType
 from gt.version import PROTOCOL, VERSION
-from gt.wire.codec import definition, encode
+from gt.wire.codec import announced_weight, definition, encode
+from gt.wire.identities import OWNER, PeerIdentity
 from gt.wire.messages import (
     Admit,
     Answer,
@@ -78,13 +80,16 @@ SIGNATURES = {
     ADD_INTO: sign(OPS["add"], (), (SMALL, SMALL), into=True),
 }
 DEFINITIONS = [definition(code, signature) for code, signature in SIGNATURES.items()]
+#: the weight of these definitions
+ANNOUNCED = announced_weight(DEFINITIONS, [])
 
 
 class Desk:
     """A dispatcher core, and short ways to send it messages."""
 
-    def __init__(self, *peers: bytes) -> None:
-        self.core = Dispatcher("example.org", 9000)
+    def __init__(self, *peers: bytes, users: dict[bytes, PeerIdentity] | None = None) -> None:
+        access = Access(identity_of=lambda peer: (users or {}).get(peer, OWNER))
+        self.core = Dispatcher("example.org", 9000, access=access)
         self.serials: dict[bytes, int] = {}
         for peer in peers:
             self.hello(peer)
@@ -101,7 +106,8 @@ class Desk:
     def submit(self, peer: bytes, *stream: Any, weight: int | None = None, define: bool = True) -> list[Any]:
         serial = self.serials[peer] = self.serials.get(peer, 0) + 1
         definitions = DEFINITIONS if serial == 1 and define else []
-        return self.say(peer, Submit(serial, definitions, list(stream), len(stream) if weight is None else weight))
+        weight = announced_weight(definitions, []) + (len(stream) if weight is None else weight)
+        return self.say(peer, Submit(serial, definitions, list(stream), weight))
 
     def client(self, peer: bytes) -> Any:
         return self.core.by_peer[peer]
@@ -172,7 +178,7 @@ def test_a_client_may_not_send_a_worker_s_messages_nor_a_second_hello(message: A
 
 def test_a_message_that_does_not_decode_ends_the_connection() -> None:
     desk = Desk(CLIENT)
-    assert refused(desk.core.bad_frame(CLIENT, "why"), CLIENT) == "a frame that does not decode: why"
+    assert refused(desk.core.refuse(CLIENT, "why"), CLIENT) == "why"
     assert not desk.core.clients
 
 
@@ -196,18 +202,20 @@ def test_credit_is_sent_at_the_next_tick_or_when_much_work_is_done() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, weight=10)
     assert desk.say(WORKER, Done(1, 10, 5)) == []
-    assert desk.core.tick(1.0) == [SendMessage(CLIENT, Credit(10))]
+    assert desk.core.tick(1.0) == [SendMessage(CLIENT, Credit(10 + ANNOUNCED))]
     assert desk.core.tick(2.0) == []
     desk.submit(CLIENT, FULL, 0, 2, 2.5, weight=WINDOW_WORDS // 8)
-    assert desk.say(WORKER, Done(1, WINDOW_WORDS // 8, 5)) == [SendMessage(CLIENT, Credit(10 + WINDOW_WORDS // 8))]
+    assert desk.say(WORKER, Done(1, WINDOW_WORDS // 8, 5)) == [
+        SendMessage(CLIENT, Credit(10 + ANNOUNCED + WINDOW_WORDS // 8))
+    ]
 
 
 def test_a_repeated_submission_is_skipped_and_a_gap_refused() -> None:
     desk = Desk(WORKER, CLIENT)
-    first = Submit(1, DEFINITIONS, [FULL, 0, 1, 2.5], 4)
+    first = Submit(1, DEFINITIONS, [FULL, 0, 1, 2.5], 4 + ANNOUNCED)
     assert sent(desk.say(CLIENT, first), WORKER, Execute)
     assert desk.say(CLIENT, first) == []
-    assert desk.client(CLIENT).received == 4
+    assert desk.client(CLIENT).received == 4 + ANNOUNCED
     assert refused(desk.say(CLIENT, Submit(3, [], [], 0)), CLIENT) == "submission 3 follows 1"
 
 
@@ -225,7 +233,7 @@ def test_a_worker_may_confirm_one_client_s_work_before_another_s() -> None:
     desk.submit(SECOND, FULL, 0, 1, 2.5)
     desk.say(WORKER, Done(2, 4, 1))
     desk.say(WORKER, Done(1, 4, 1))
-    assert desk.client(CLIENT).done == desk.client(SECOND).done == 4
+    assert desk.client(CLIENT).done == desk.client(SECOND).done == 4 + ANNOUNCED
     assert desk.worker(WORKER).ahead == 0
 
 
@@ -243,7 +251,7 @@ def test_a_code_cannot_be_defined_twice() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5)
     again = definition(FULL, SIGNATURES[ADD])
-    assert refused(desk.say(CLIENT, Submit(2, [again], [], 0)), CLIENT) == f"code {FULL} is defined twice"
+    assert refused(desk.say(CLIENT, Submit(2, [again], [], 1000)), CLIENT) == f"code {FULL} is defined twice"
 
 
 def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
@@ -251,10 +259,12 @@ def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
     wide = sign(OPS["cat"], (("dim", 0),), (TensorType((1 << 40, 0), DTYPES["bfloat16"]),) * 12_000)
     assert len(encode(definition(100, wide))) > MAX_DEFINITION_BYTES // 2
     nothing = sign(OPS["full"], (("shape", (1 << 40, 0)), ("dtype", "bfloat16")), (FLOAT,))
-    desk.say(CLIENT, Submit(1, [definition(99, nothing)], [99, 0, 1, 0.5], 4))
+    desk.say(CLIENT, Submit(1, [definition(99, nothing)], [99, 0, 1, 0.5], 1000))
     desk.say(WORKER, Done(1, 4, 1))
     for code in range(100, 105):
-        desk.say(CLIENT, Submit(code - 98, [definition(code, wide)], [], 0))
+        desk.say(
+            CLIENT, Submit(code - 98, [definition(code, wide)], [], announced_weight([definition(code, wide)], []))
+        )
     stream = [word for code in range(100, 105) for word in (code, 0, code, *[1] * 12_000)]
     executes = sent(desk.say(CLIENT, Submit(7, [], stream, len(stream))), WORKER, Execute)
     assert [len(e.definitions) for e in executes] == [4, 1]
@@ -263,7 +273,7 @@ def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
         assert len(encode(execute)) < MAX_FRAME_BYTES
     assert [execute.confirm for execute in executes] == [False, True]
     desk.say(WORKER, Done(1, executes[1].worker_set, 10))
-    assert desk.client(CLIENT).done == 4 + len(stream)
+    assert desk.client(CLIENT).done == desk.client(CLIENT).received
 
 
 # -- values and reports that are passed on -------------------------------------------------
@@ -276,7 +286,7 @@ def test_a_value_is_passed_on_unread_and_its_done_is_handled() -> None:
         SendMessage(CLIENT, None, (b"any bytes",))
     ]
     assert desk.client(CLIENT).reads == {}
-    assert desk.client(CLIENT).done == 7
+    assert desk.client(CLIENT).done == 7 + ANNOUNCED
 
 
 def test_messages_about_a_client_that_is_gone_are_dropped() -> None:
@@ -331,7 +341,7 @@ def test_without_a_worker_chunks_are_dropped_and_their_instruction_fails() -> No
     # a transfer that began without a worker is not continued on one
     assert sent(desk.say(CLIENT, Chunk(1, 2, 2, 4), b"34"), CLIENT) == [ChunkTaken(1, 2)]
     upload = sign(OPS["upload"], (("shape", (1,)), ("dtype", "float32")), (BYTES,))
-    actions = desk.say(CLIENT, Submit(1, [definition(FULL, upload)], [FULL, 0, 1, 1, FETCH, 5, 1], 7))
+    actions = desk.say(CLIENT, Submit(1, [definition(FULL, upload)], [FULL, 0, 1, 1, FETCH, 5, 1], 1000))
     (failed,) = sent(actions, CLIENT, NoValue)
     assert failed == NoValue(5, "WorkerLost", "no worker was connected when the value was sent; send it again")
 
@@ -478,8 +488,10 @@ def test_without_workers_a_request_is_answered_at_once() -> None:
 class SimulatedWorker:
     """A dispatcher with one worker that runs its work on a simulated clock."""
 
-    def __init__(self, *clients: bytes, truth: dict[int, float] | None = None) -> None:
-        self.desk = Desk(WORKER, *clients)
+    def __init__(
+        self, *clients: bytes, truth: dict[int, float] | None = None, users: dict[bytes, PeerIdentity] | None = None
+    ) -> None:
+        self.desk = Desk(WORKER, *clients, users=users)
         self.executes: deque[Execute] = deque()
         #: microseconds of worker time: in total, and by client
         self.now = 0.0
@@ -497,6 +509,15 @@ class SimulatedWorker:
     def flood(self, client: bytes, code: int, count: int) -> None:
         operand = 2 if code == ADD_LARGE else 1
         self.submit(client, *[code, 0, 3, operand, operand] * count)
+
+    def keep_busy(self, loads: dict[bytes, tuple[int, int]], micros: float) -> None:
+        """Run this long. Each client always has work: (code, instructions in a submission)."""
+        end = self.now + micros
+        while self.now < end:
+            for client, (code, count) in loads.items():
+                while len(self.desk.client(client).queue) < 64:
+                    self.flood(client, code, count)
+            self.one()
 
     def _collect(self, actions: Iterable[Any]) -> None:
         self.executes += [m for m in sent(list(actions), WORKER) if isinstance(m, Execute)]
@@ -609,26 +630,26 @@ def test_time_used_on_one_worker_does_not_count_on_another() -> None:
     desk = Desk(WORKER, OTHER, CLIENT, SECOND)
     desk.submit(CLIENT, FULL_LARGE, 0, 2, 1.0)
     desk.submit(SECOND, FULL, 0, 1, 1.0)
-    desk.worker(WORKER).clock = desk.client(CLIENT).used = 1e12
+    desk.worker(WORKER).clock = desk.client(CLIENT).share.used = 1e12
     desk.hello(b"third client")
     desk.core.gone(WORKER)
     for peer in (CLIENT, b"third client"):
         desk.submit(peer, FULL, 0, 5, 1.0)
-        assert desk.client(peer).used < 1e6
+        assert desk.client(peer).share.used < 1e6
 
 
 def test_a_huge_estimate_does_not_overflow_the_accounts() -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
     shape = (1 << 30, 1 << 30)
     monster = sign(OPS["full"], (("shape", shape), ("dtype", "uint8")), (FLOAT,))
-    desk.say(CLIENT, Submit(1, [definition(FULL, monster)], [FULL, 0, 1, 1.0] * 10, 40))
+    desk.say(CLIENT, Submit(1, [definition(FULL, monster)], [FULL, 0, 1, 1.0] * 10, 1000))
     desk.submit(SECOND, FULL, 0, 1, 1.0)
     for _ in range(20):
         if desk.worker(WORKER).unconfirmed:
             client = desk.worker(WORKER).unconfirmed[0][0]
             desk.say(WORKER, Done(client, 0, 10))
-    assert desk.client(CLIENT).used < 1e4
-    assert desk.client(SECOND).used < 1e4
+    assert desk.client(CLIENT).share.used < 1e4
+    assert desk.client(SECOND).share.used < 1e4
 
 
 def test_a_client_that_takes_no_values_does_not_block_the_worker() -> None:
@@ -730,7 +751,7 @@ def test_a_client_that_ignores_its_credit_is_refused() -> None:
             assert refused(actions, CLIENT) == "the client submitted more work than its credit allows"
             break
         received += 20_000
-    assert WINDOW_WORDS <= received <= 2 * WINDOW_WORDS + 4 * MAX_SUBMIT_WORDS
+    assert WINDOW_WORDS <= received <= 2 * WINDOW_WORDS + 4 * MAX_SUBMIT_WORDS + MAX_DEFINITION_BYTES
 
 
 @pytest.mark.parametrize(

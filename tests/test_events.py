@@ -13,8 +13,8 @@ import pytest
 
 import gt
 from gt.client.stream.session import Session
-from gt.dispatcher.admission import Access
 from gt.dispatcher.listeners import MAX_UNTAKEN
+from gt.dispatcher.tenants.access import Access
 from gt.errors import Refused
 from gt.events.table import Event, EventTable
 from gt.events.viewer import Viewer
@@ -26,7 +26,9 @@ from gt.wire.auth import make_operator_token, operator_file
 from gt.wire.codec import Decode, encode
 from gt.wire.event_messages import BatchTaken, EventBatch, Listen, Listening
 from gt.wire.messages import Hello, Refusal
+from gt.worker import recording
 from gt.worker.recording import DETAILED_EVERY
+from tests.support.keys import copy_server_key
 from tests.support.processes import OPERATOR, TOKEN, System
 
 
@@ -329,6 +331,31 @@ def test_marks_that_are_not_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(event.ended > event.started for event in events if event.level == "template")
 
 
+class NeverMarks(LateMarks):
+    """Marks that the device never reaches, except when somebody waits for it."""
+
+    def times(self, marks: list[list[int]], wait: bool) -> Any:
+        return super().times(marks, wait) if wait else None
+
+
+def test_what_a_device_far_behind_drops_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(workers=1, backend="numpy")
+    (worker,) = cluster.workers.values()
+    monkeypatch.setattr(worker.engine, "marks", NeverMarks, raising=False)
+    monkeypatch.setattr(recording, "MAX_WAITING_STRETCHES", 10)
+    with cluster.client() as session:
+        x, table = gt.ones(3), EventTable()
+        session.listen(table.add)
+        for _ in range(40):
+            assert x.exp().sin().sum().item() > 0
+            drain(cluster)
+        assert table.count == 0
+        assert table.dropped_events >= 3 * 25
+        session.stop_listening()
+    assert table.count + table.dropped_events == 3 * 40
+    assert 3 * 5 <= table.count <= 3 * 10
+
+
 # -- who sees what -------------------------------------------------------------------------
 
 
@@ -510,10 +537,11 @@ def test_messages_have_the_same_number_on_both_sides(seed: int) -> None:
 
 
 @pytest.fixture
-def viewer_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def viewer_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pytest.MonkeyPatch:
     monkeypatch.setenv("GT_TOKEN", TOKEN)
     monkeypatch.delenv("GT_OPERATOR_TOKEN", raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+    copy_server_key(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     return monkeypatch
 
 

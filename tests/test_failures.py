@@ -11,6 +11,7 @@ import time
 import pytest
 
 from gt.wire.sockets import SILENCE_MS
+from gt.wire.unix import MAX_STOPPED_S
 from tests.support.processes import Process, System, alive, free_port, script, wait_until
 
 NUMPY = ("--backend", "numpy")
@@ -225,6 +226,26 @@ def test_local_parts_that_hang_are_given_up(stack):
     )
     client.expect("lost: WorkerLost worker 0")
     client.expect("lost: ConnectionLost")
+    assert client.end() == 0
+
+
+@pytest.mark.long
+def test_a_local_client_that_is_stopped_keeps_its_session(stack):
+    """For longer than a worker or the server may be."""
+    client = script(
+        f"""
+        import gt, os, signal, subprocess
+        x = gt.ones(3)
+        print("before", x.sum().item(), flush=True)
+        subprocess.Popen(["sh", "-c", f"sleep {MAX_STOPPED_S + 3}; kill -CONT {{os.getpid()}}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        print("after", x.sum().item(), flush=True)
+        """,
+        stack=stack,
+        GT_BACKEND="numpy",
+    )
+    client.expect("before 3.0")
+    client.expect("after 3.0")
     assert client.end() == 0
 
 
@@ -505,12 +526,58 @@ def test_another_secret_is_refused(system):
     assert "secret" in worker.output
 
 
-def test_no_secret_on_this_machine(stack, tmp_path):
+def test_no_secret_on_this_machine(stack, system, tmp_path):
     client = script(
-        "import gt; gt.connect('localhost:9')", stack=stack, GT_TOKEN="", XDG_CONFIG_HOME=str(tmp_path / "none")
+        f"import gt; gt.connect('localhost:{system.port}')",
+        stack=stack,
+        GT_TOKEN="",
+        XDG_CONFIG_HOME=str(tmp_path / "none"),
     )
     assert client.end() == 1
     assert "set GT_TOKEN" in client.output
+
+
+def test_no_secret_and_no_server(stack, tmp_path):
+    """Nobody has mentioned a secret yet, so the advice is to start a server."""
+    port = free_port()
+    client = script(
+        f"import gt; gt.connect('localhost:{port}')", stack=stack, GT_TOKEN="", XDG_CONFIG_HOME=str(tmp_path)
+    )
+    assert client.end() == 1
+    assert f"ConnectionLost: no GT server answers at localhost:{port} after 3 s" in client.output
+    assert f"start one with: python -m gt.server -p {port}" in client.output
+    assert "secret" not in client.output
+
+
+def test_a_worker_that_starts_before_the_first_server(stack, tmp_path):
+    """The first server creates the secret; the worker waits for it."""
+    port, home = free_port(), {"GT_TOKEN": "", "XDG_CONFIG_HOME": str(tmp_path)}
+    worker = Process("-m", "gt.worker", "-p", str(port), *NUMPY, GT_VERBOSE="1", **home)
+    stack.callback(worker.close)
+    server = Process("-m", "gt.server", "-p", str(port), GT_VERBOSE="1", **home)
+    stack.callback(server.close)
+    worker.expect("worker 0 on")
+
+
+def test_a_worker_rejoins_a_server_that_was_started_again(stack):
+    port = free_port()
+
+    def start_server():
+        server = Process("-m", "gt.server", "-p", str(port), GT_VERBOSE="1")
+        stack.callback(server.close)
+        server.expect("listening")
+        return server
+
+    server = start_server()
+    worker = Process("-m", "gt.worker", "-p", str(port), *NUMPY, "--retry", "100", GT_VERBOSE="1")
+    stack.callback(worker.close)
+    worker.expect("worker 0 on")
+    server.kill()
+    worker.expect("trying to reach the server again")
+    start_server()
+    wait_until(lambda: sum("worker 0 on" in line for line in worker.lines) == 2, what="the worker's return")
+    client = script(f"import gt; gt.connect('localhost:{port}'); print(gt.ones(3).sum().item())", stack=stack)
+    client.expect("3.0")
 
 
 def test_the_first_start_makes_a_secret(stack, tmp_path):
@@ -521,7 +588,9 @@ def test_the_first_start_makes_a_secret(stack, tmp_path):
     server.expect("listening")
     token = tmp_path / "gt" / "token"
     assert token.stat().st_mode & 0o777 == 0o600
-    assert len(token.read_text()) == 64
+    secret, _, key = token.read_text().partition("@")
+    assert len(secret) == 64
+    assert key == (tmp_path / "gt" / "server" / "key.pub").read_text()
     client = script(f"import gt; gt.connect('localhost:{port}'); print(gt.workers())", stack=stack, **home)
     client.expect("[]")
     token.chmod(0o644)
@@ -585,12 +654,12 @@ def test_noise_on_the_port_disturbs_no_client(system):
     assert system.server.popen.poll() is None
 
 
-def test_bad_frames_from_a_client_with_the_secret(system):
+def test_bad_frames_from_a_client_with_the_secret(system, monkeypatch):
     """Random, truncated and oversized frames over real, authenticated sockets: each ends its sender's connection."""
     import random
 
     from gt.version import PROTOCOL, VERSION
-    from gt.wire.auth import peer_keys
+    from gt.wire.auth import connection_keys
     from gt.wire.codec import encode
     from gt.wire.messages import Hello, Submit
     from gt.wire.sockets import ZmqConnection
@@ -613,7 +682,8 @@ def test_bad_frames_from_a_client_with_the_secret(system):
     submit = encode(Submit(1, [], [16, 0, 1, 2, 3], 5))
     bad = [rng.randbytes(rng.randrange(1, 300)) for _ in range(6)]
     bad += [submit[:n] for n in (1, 4, len(submit) - 1)] + [submit, b"", b"\xc1" * 50, b"x" * (MAX_FRAME_BYTES + 1)]
-    keys = peer_keys(TOKEN)
+    monkeypatch.setenv("GT_TOKEN", TOKEN)
+    keys = connection_keys("localhost", system.port, 10)
     for frame in bad:
         for first in ([hello], []):
             connection = ZmqConnection(f"tcp://127.0.0.1:{system.port}", keys)
@@ -632,22 +702,3 @@ def test_bad_frames_from_a_client_with_the_secret(system):
     client.expect("all right")
     assert client.end() == 0
     assert "a connection was ended" in system.server.output
-
-
-def test_an_interrupt_between_taking_the_turn_and_using_it(system):
-    """Ctrl-C may come after the link is taken and before that is recorded: the next call must not wait for it."""
-    client = system.client(
-        """
-        from gt.client.stream.connect import session
-        x = gt.ones(3)
-        say(x.sum().item())
-        for _ in range(2):
-            session().connection.link._turn.acquire()  # as if an interrupt had come right after it
-        say("after", (x + 1).sum().item())
-        say("free", session().connection.link._turn.acquire(blocking=False))
-        """
-    )
-    client.expect("3.0")
-    client.expect("after 6.0")
-    client.expect("free True")
-    assert client.end() == 0

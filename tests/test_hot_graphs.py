@@ -17,7 +17,7 @@ from gt.worker.engines import make_engine
 from gt.worker.hot.compiled import CompiledProgram, memory_sharing
 from gt.worker.hot.compiler import Compiler
 from gt.worker.hot.graph import NUMBER_ROWS, REVIEW_INTERVAL_RUNS, CapturedGraph
-from gt.worker.hot.level_switch import HOT_RUNS
+from gt.worker.hot.level_switch import HOT_RUNS, MAX_ERRORS
 from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, scaled, train
 
@@ -52,7 +52,8 @@ def eager_compiler(monkeypatch):
     """Replaces inductor, which is not tested here: the program itself is the compiled code."""
 
     def compile(program, inputs):
-        copies, kept = [x.clone() for x in inputs], torch.zeros(program.cell_count, dtype=torch.float64)
+        copies = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).zero_() for x in inputs]
+        kept = torch.zeros(program.cell_count, dtype=torch.float64)
         strides = [x.stride() for x in inputs]
         results = program(copies, kept, kept.view(torch.int64))[: len(program.section.results)]
         expected = memory_sharing(copies, results)
@@ -80,6 +81,23 @@ def test_a_training_step_as_a_graph() -> None:
     assert all(quick[HOT_RUNS + 1 :])
     assert shadow.level() == ["template", "compiled"]
     assert graphs.captures == 2, "one of the steps, one of what was compiled"
+
+
+def test_a_trial_that_fails_is_repeated_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program continues at the level it has; after a few errors the statistics say why."""
+    trials = []
+
+    def fail(*arguments: object) -> None:
+        trials.append(arguments)
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr("gt.worker.hot.level_switch.run_trial", fail)
+    cluster, shadow, _ = shadowed()
+    with client(cluster):
+        train(shadow, HOT_RUNS + 20)
+    assert shadow.level() == ["template", "template"]
+    assert len(trials) == MAX_ERRORS
+    assert any("no memory left" in piece["reasons"] for piece in shadow.levels.stats())
 
 
 def test_nothing_is_computed_twice_when_it_is_captured() -> None:

@@ -583,7 +583,7 @@ def test_a_programming_error_is_reported_with_its_position() -> None:
 
 def test_compiling_without_enough_memory_for_a_trial(monkeypatch) -> None:
     """It is compiled in the background from the layouts of the inputs; the inputs themselves may be freed."""
-    monkeypatch.setattr("gt.worker.hot.level_switch.snapshot", lambda inputs: None)
+    monkeypatch.setattr("gt.worker.hot.level_switch.has_memory", lambda inputs: False)
     submitted = []
     real = Compiler.submit
 

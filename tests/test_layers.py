@@ -20,18 +20,22 @@ SOURCES = sorted((ROOT / "gt").rglob("*.py"))
 IMPURE = {"zmq", "torch", "numpy", "time", "random", "threading", "socket", "asyncio", "select", "subprocess"}
 #: Folders whose files decide and do nothing: time, ids and randomness reach them as data. Each with its exceptions.
 PURE = {
-    "gt/dispatcher": ("server.py",),
+    "gt/dispatcher": ("server.py", "tenants/audit_log.py"),
     "gt/worker": (
         "__main__.py",
         "event_packing.py",
         "recording.py",
         "shell.py",
+        "snapshots.py",
         "tracing.py",
         "engines/",
         "collectives/",
         "hot/",
     ),
-    "gt/wire": ("auth.py", "sockets.py", "transport.py", "unix.py"),
+    "gt/wire": (
+        *("auth.py", "interrupts.py", "leased_connection.py", "leased_listener.py", "server_keys.py", "sockets.py"),
+        *("transport.py", "unix.py"),
+    ),
     "gt/ops": ("random/philox_compiled.py", "random/philox_gpu.py"),
 }
 #: The worker's core calls these through narrow interfaces, so what they import in turn is not the core's.

@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -37,8 +38,13 @@ def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contex
 
     reader = threading.Thread(target=read)
     reader.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def send_and_wait() -> None:
         client.send([bytes(8 << 20)])
+        time.sleep(10)  # the interrupt comes when the message is sent
+
+    with pytest.raises(KeyboardInterrupt):
+        send_and_wait()
     client.send([b"next"])
     client.close()
     reader.join()
@@ -79,7 +85,7 @@ def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:
         assert not session().outbox.words
         try:
             del x
-            for _ in range(1000): pass
+            time.sleep(10)
             say("nobody knows of it")
         except KeyboardInterrupt:
             say("interrupted")

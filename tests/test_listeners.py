@@ -8,7 +8,7 @@ import pytest
 
 import gt
 from benchmarks.events import LISTENER
-from gt.dispatcher.admission import Access
+from gt.dispatcher.tenants.access import Access
 from gt.events.table import EventTable
 from gt.events.viewer import Viewer
 from gt.testing import Cluster

@@ -27,13 +27,15 @@ from gt.events.breakdown import KINDS, break_down
 from gt.events.critical_path import Work, critical_path
 from gt.events.load import ClientLoad, WorkerLoad
 from gt.events.log import read_log
+from gt.events.perfetto import write_perfetto
 from gt.events.table import EventTable
 from gt.launch.running import running_servers, servers_folder
 from gt.scripts import top
+from gt.scripts.trace import _summarize
 from gt.testing import Cluster
-from gt.wire.event_messages import EVENT_FIELDS, EventBatch
-from gt.wire.structures import EventName
-from tests.support.processes import Process, environment, wait_until
+from gt.wire.event_messages import EVENT_FIELDS, EventBatch, Listening
+from gt.wire.structures import EventName, WorkerInfo
+from tests.support.processes import Process, environment, free_port, wait_until
 from tests.test_events import training_step
 
 OP, MOVE, WAIT, START = (
@@ -49,8 +51,9 @@ def table_of(events: dict[int, list[tuple[EventName, int, int]]], dispatched: li
     """A table with these events of client 1: worker -> (name, started, ended); and rows of the dispatcher."""
     table = EventTable()
     for worker, entries in events.items():
-        stretches = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in entries], dtype=np.int64).tobytes()
-        rows = [(NAMES.index(name), 0, end - start) for name, start, end in entries]
+        heads = [(1, start, 0, 0, start, end, row, 1) for row, (_, start, end) in enumerate(entries)]
+        stretches = np.array(heads, dtype=np.int64).tobytes()
+        rows = [(NAMES.index(name), 0, 1.0) for name, _, _ in entries]
         data = np.array(rows, dtype=EVENT_FIELDS).tobytes()
         table.add(EventBatch(worker, 1, 0, 0, 0, 0, 0, NAMES, [], stretches, data, [], 0, {}, 0))
     if dispatched:
@@ -158,6 +161,14 @@ def explained_inside(x: gt.Tensor) -> gt.Tensor:
 def test_explaining_inside_a_compiled_function() -> None:
     with Cluster(workers=1, backend="numpy").client(), pytest.raises(gt.CompileError, match="call it outside"):
         explained_inside(gt.ones(3))
+
+
+def test_workers_that_ran_nothing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    workers = [WorkerInfo(i, "numpy", "cpu", "here", 1) for i in range(3)]
+    _summarize(table_of({1: [(NAMES[0], 10, 20)]}), Listening(1, 0, 0, True, workers, [1]))
+    assert "worker(s) 0, 2 ran nothing in this time" in capsys.readouterr().out
+    _summarize(table_of({1: [(NAMES[0], 10, 20)]}), Listening(1, 0, 0, True, workers[1:2], [1]))
+    assert "ran nothing" not in capsys.readouterr().out
 
 
 # -- a running program ---------------------------------------------------------------------
@@ -284,18 +295,20 @@ def test_top_on_a_terminal(running: Process, folder: pathlib.Path) -> None:
 def test_errors_are_one_line(running: Process, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     cases = {
-        ("gt.scripts.trace", "-s", "0"): "-s and -n must be more than 0",
-        ("gt.scripts.trace", "-s", "0.1", "--dir", str(tmp_path / "file")): "File exists",
-        ("gt.scripts.top", "--once", "--interval", "0"): "--interval must be from",
-        ("gt.scripts.top", "--once", "--port", "1"): "no GT server answers at tcp://localhost:1",
+        ("gt.scripts.trace", "-s", "0"): (2, "-s and -n must be more than 0"),
+        ("gt.scripts.trace", "-s", "nan"): (2, "-s and -n must be more than 0"),
+        ("gt.scripts.trace", "-s", "0.1", "--dir", str(tmp_path / "file")): (1, "File exists"),
+        ("gt.scripts.top", "--once", "--interval", "0"): (2, "--interval must be from"),
+        ("gt.scripts.top", "--once", "--port", "1"): (1, "no GT server answers at tcp://localhost:1"),
     }
-    for arguments, message in cases.items():
+    for arguments, (code, message) in cases.items():
         result = run_tool(folder, *arguments)
-        assert result.returncode == 1, arguments
+        assert result.returncode == code, arguments
         assert message in result.stderr
         assert len(result.stderr.splitlines()) == 1
     for tool in ("top", "trace"):
         result = run_tool(tmp_path, f"gt.scripts.{tool}")
+        assert result.returncode == 1
         assert result.stderr.startswith(f"gt.scripts.{tool}: no GT server of this user runs on this machine; start one")
         assert len(result.stderr.splitlines()) == 1
 
@@ -350,6 +363,28 @@ def test_servers_are_listed_while_they_run(running: Process, folder: pathlib.Pat
     assert running_servers() == [server]
     assert not stale.exists()
     (servers_folder() / "broken.json").unlink()
+
+
+def test_one_of_several_systems(running: Process, folder: pathlib.Path, monkeypatch: Any) -> None:
+    """The newest one is chosen, and the others are listed with the programs that started them."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    (first,) = running_servers()
+    assert (first.program, first.program_pid) == ("program.py", running.pid)
+    with contextlib.closing(
+        Process("-m", "gt.server", "-p", str(port := free_port()), XDG_RUNTIME_DIR=str(folder))
+    ) as own:
+        own.expect(f"listening on 127.0.0.1:{port}")
+        second, _ = wait_until(lambda: len(both := running_servers()) == 2 and both)
+        chosen = run_tool(folder, "gt.scripts.top", "--once", "--json", "--interval", "0.1")
+        named = run_tool(folder, "gt.scripts.top", "--once", "--json", "--interval", "0.1", "--unix", first.address)
+    assert json.loads(chosen.stdout)["server"] == second.address == f"tcp://127.0.0.1:{port}"
+    assert chosen.stderr.splitlines() == [
+        f"2 GT systems of this user run here; this is the newest: {second.address} (gt server, pid {own.pid})",
+        f"  another one: {first.address} (started by program.py, pid {running.pid})",
+        "  --unix PATH, or --host and --port, choose one",
+    ]
+    assert json.loads(named.stdout)["server"] == first.address
+    assert named.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -437,6 +472,18 @@ def test_debug_trace_on_shared_workers(tmp_path: pathlib.Path) -> None:
     assert {family for values in others for family in values} <= {"data", "elementwise", "reduction"} != set()
     assert "sin" not in json.dumps(events)
     other.close()
+
+
+def test_a_trace_shows_what_others_did_before_its_own_first_instruction() -> None:
+    table = table_of({0: [(OP, 5_000, 6_000)]})
+    table.add(EventBatch(0, 2, 0, 0, 0, 1_000, 3_000, [], [], b"", b"", [("reduction", 4, 500, 8)], 0, {}, 0))
+    file = io.StringIO()
+    write_perfetto(file, table, Listening(1, 2_000, 0, False, [], [1, 2]), own=1)
+    events = json.loads(file.getvalue())["traceEvents"]
+    assert [(event["ts"], event["args"]) for event in events if event["ph"] == "C" and "%" in event["name"]] == [
+        (0, {"reduction": 25})
+    ]
+    assert [event["ts"] for event in events if event["ph"] == "X" and event["pid"] == 10] == [3]
 
 
 def fail_inside(path: pathlib.Path) -> None:

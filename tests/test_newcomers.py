@@ -218,8 +218,7 @@ def test_the_random_state_can_be_saved(session):
 def test_pickle_files_of_torch(session, tmp_path, capsys):
     old = tmp_path / "model.pt"
     torch.save({"a": torch.ones(2)}, old)
-    with pytest.raises(ValueError, match=r"but a pickle written by torch.save.*save_file\(torch.load\("):
-        gt.load(old)
+    assert gt.load(old)["a"].tolist() == [1, 1]
     gt.save({"a": gt.ones(2)}, old)
     assert "is a safetensors file, which torch.load cannot read" in capsys.readouterr().err
     assert gt.load(old)["a"].tolist() == [1, 1]

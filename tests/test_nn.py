@@ -360,6 +360,33 @@ def test_load_state_dict_reports_problems():
     assert weight.tolist() == [[5.0] * 2] * 3
 
 
+class Counting(gt.nn.Module):
+    """A module with state that is not a tensor."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.layer, self.count = gt.nn.Linear(2, 2), count
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = state["count"]
+
+
+def test_extra_state():
+    first, second = gt.nn.Sequential(Counting(3)), gt.nn.Sequential(Counting(0))
+    state = first.state_dict()
+    assert list(state) == ["0._extra_state", "0.layer.weight", "0.layer.bias"]
+    second.load_state_dict(state)
+    assert second[0].count == 3
+    del state["0._extra_state"]
+    with pytest.raises(RuntimeError, match=r'Missing key.*"0\._extra_state"'):
+        second.load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r'Unexpected key.*"_extra_state"'):
+        gt.nn.Linear(2, 2).load_state_dict({**gt.nn.Linear(2, 2).state_dict(), "_extra_state": 1})
+
+
 def test_hooks():
     net, seen = gt.nn.Linear(2, 2), []
     handles = [

@@ -14,7 +14,7 @@ from gt.errors import DTypeError, GtError
 from gt.ops import OPS, Op, sign
 from gt.types import Scalar, TensorType
 from gt.worker.engines import make_engine
-from tests.support.oracle import SETTLED, TOLERANCES, TOLERANCES_ON_A_GPU, expected
+from tests.support.oracle import DIFFERENT_ON_A_GPU, SETTLED, TOLERANCES, TOLERANCES_ON_A_GPU, expected
 from tests.support.samples import LIMITS, Limit, Sample, T, samples, type_of
 
 SAMPLES = samples()
@@ -41,8 +41,9 @@ def engines(sample: Sample) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    with torch.no_grad():
+def _as_in_the_worker() -> Iterator[None]:
+    """Without gradients; and cudnn computes in the full precision of float32, so that results can be compared."""
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
 
@@ -70,6 +71,8 @@ def as_array(engine: str, x: Any) -> Any:
 
 def agree(engine: str, sample: Sample, results: Any, wanted: Any) -> None:
     results = [torch.tensor(r) if isinstance(r, np.ndarray) else r.cpu() for r in results]
+    if engine == "cuda" and sample.op in DIFFERENT_ON_A_GPU:
+        wanted = [w.cpu() for w in quietly(sample, [as_array(engine, x) for x in sample.make()])]
     if sample.op in SETTLED:
         results, wanted = SETTLED[sample.op](*results), SETTLED[sample.op](*wanted)
     first = type_of(sample.make()[0]) if engine == "cuda" else None

@@ -248,3 +248,17 @@ def test_a_step_hook_may_remove_itself(cluster):
     optimizer.step()
     optimizer.step()
     assert calls == ["once", "always", "always"]
+
+
+def test_adagrad_of_a_group_that_is_added_later(cluster):
+    results = []
+    for package in (torch, gt):
+        first, second = (package.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+        optimizer = package.optim.Adagrad([first], lr=0.5, initial_accumulator_value=0.5)
+        optimizer.add_param_group({"params": [second]})
+        for _ in range(2):
+            optimizer.zero_grad()
+            (first.square().sum() + (second**3).sum()).backward()
+            optimizer.step()
+        results.append([first.tolist(), second.tolist()])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-6)

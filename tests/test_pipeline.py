@@ -252,6 +252,11 @@ def test_sums_instead_of_means() -> None:
     run_both(lambda gt: [linear(gt), linear(gt)], x, y, lambda a, b: (a - b).square().sum(), mean_loss=False)
 
 
+def test_flattened_targets() -> None:
+    x, y = RNG.standard_normal((5, 3, WIDTH)), RNG.standard_normal((15, WIDTH))
+    run_both(lambda gt: [linear(gt), linear(gt)], x, y, lambda a, b: (a.reshape(b.shape) - b).square().mean())
+
+
 def test_embeddings_tied_over_stages() -> None:
     class Out(nn.Module):
         def __init__(self, embedding: nn.Embedding) -> None:
@@ -592,7 +597,11 @@ def test_workers_that_compile(
     ("arguments", "options", "text"),
     [
         (([1, 2], "1f1b"), {}, "pipeline: pass the number of microbatches"),
-        (([1, 2, 3], "zbv", 4), {}, "pipeline: 3 parts cannot be divided into stages of 2"),
+        (
+            ([1, 2, 3], "zbv", 4),
+            {},
+            "pipeline: 3 parts cannot be divided into stages of 2; schedule zbv has 2 parts in each stage",
+        ),
         (([], "1f1b", 4), {}, "pipeline: 0 parts cannot be divided into stages of 1"),
         (([1, 2], "1f1b", 4), {"signals": ["a"]}, "pipeline: 1 signals for 2 stages"),
         (([1, 2], "1f1b", 4), {"workers": [0, 1, 2]}, "pipeline: 3 workers for 2 stages"),
@@ -620,6 +629,8 @@ def test_wrong_batches() -> None:
             pipeline.step([x, x], [y], F.mse_loss)
         with pytest.raises(ShapeError, match="the tensors of a batch have 4 and 3 rows"):
             Pipeline([linear(gt)], "1f1b", 2).step((x, x[:3]), y, F.mse_loss)
+        with pytest.raises(ShapeError, match="a batch of 4 rows, and targets of 2"):  # the loss would broadcast them
+            Pipeline([linear(gt)], "1f1b", 2).step(x, y[:2], F.mse_loss)
         with pytest.raises(GradError, match="the loss does not require grad"):
             Pipeline([lambda x: x], "1f1b", 2).step(x, y, F.mse_loss)
         with pytest.raises(ConfigError, match="worker 7 does not exist; there are: 0"):
@@ -629,3 +640,20 @@ def test_wrong_batches() -> None:
 def test_a_schedule_of_ones_own(tmp_path: pathlib.Path) -> None:
     (tmp_path / "own.csv").write_text("F0,F1,B0,I1,W1\nF0,I0,F1,I1,W0,W1\n")
     run_both(lambda gt: [linear(gt), linear(gt)], *data(5), F.mse_loss, str(tmp_path / "own.csv"), microbatches=None)
+
+
+def test_too_few_parts_for_the_schedule(capsys: Any) -> None:
+    Pipeline([nn.Identity(), nn.Identity()], schedule="zbv", microbatches=4)
+    assert capsys.readouterr().err == (
+        "[gt] pipeline: 2 parts are only one stage; schedule zbv has 2 parts in each stage: 2 stages need 4 parts\n"
+    )
+    Pipeline([nn.Identity()] * 4, schedule="zbv", microbatches=4)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_names_its_part() -> None:
+    with Cluster(workers=2, backend="numpy").client():
+        pipeline = Pipeline([nn.Linear(4, 3), nn.Linear(4, 3)], microbatches=2)
+        with pytest.raises(ShapeError) as caught:
+            pipeline(gt.ones(4, 4))
+    assert caught.value.__notes__ == ["in part 1 of the pipeline, Linear, with microbatch 0"]

@@ -195,7 +195,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path)
     (tmp_path / "own.csv").write_text(capsys.readouterr().out)
     assert main(["show", str(tmp_path / "own.csv")]) == 0
     assert "own.csv: 2 stages, 2 parts, 2 microbatches\nbubble: no formula" in capsys.readouterr().out
-    assert main(["show", "1f1b", "--stages", "0"]) == 1
+    assert main(["show", "1f1b", "--stages", "0"]) == 2
     assert capsys.readouterr().err.startswith("gt.pipeline: schedule 1f1b: stages=0")
     assert main(["show", "1f1b", "--png", str(tmp_path / "no" / "folder.png")]) == 1
     assert "the picture cannot be written" in capsys.readouterr().err

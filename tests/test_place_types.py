@@ -103,7 +103,7 @@ def test_operands_of_another_type(what: str, signal: str) -> None:
     stream, reason = LIES[what]
     scene = Scene(workers=2)
     if signal:
-        scene.post(Configure([SignalSpec("rows", [0, 1], [], [(0, "")], False, None, True, False)], False))
+        scene.post(Configure([SignalSpec("rows", [0, 1], [], [(0, "")], False, None, True, False)], False, 100))
     definitions = [definition(code, signature, signal) for code, signature in SIGNATURES.items()]
     scene.submit(*BASE, *stream, definitions=definitions)
     scene.check(refused=True)
@@ -135,7 +135,7 @@ def test_types_outlive_a_reset_and_a_configuration() -> None:
     scene = Scene()
     scene.submit(*BASE, RESET, 1000, definitions=DEFINITIONS)
     scene.cluster.settle()
-    scene.post(Configure([], False))
+    scene.post(Configure([], False, 100))
     scene.submit(1001, 0, 9, 1, 3, definitions=[definition(1001, SIGNATURES[ADD])])
     scene.check(refused=True)
     assert "was given a float32[4,3] as operand 1" in close_reason(scene)
@@ -214,7 +214,7 @@ def test_fragments_on_other_types(what: str) -> None:
     scene = Scene()
     scene.serial = 1
     scene.post(
-        Submit(1, DEFINITIONS, [*BASE, *stream], len(BASE) + len(stream) + 100, [PAIR, REPLACED, DIVIDED, TIMES])
+        Submit(1, DEFINITIONS, [*BASE, *stream], len(BASE) + len(stream) + 5000, [PAIR, REPLACED, DIVIDED, TIMES])
     )
     scene.check(refused=True)
     assert reason in close_reason(scene)
@@ -223,7 +223,7 @@ def test_fragments_on_other_types(what: str) -> None:
 def test_a_fragment_s_number_does_not_come_back() -> None:
     scene = Scene()
     scene.serial = 2
-    scene.post(Submit(1, DEFINITIONS, [*BASE, *KNOWN, FORGET, 1], 1000, [PAIR]))
+    scene.post(Submit(1, DEFINITIONS, [*BASE, *KNOWN, FORGET, 1], 5000, [PAIR]))
     scene.cluster.settle()
     scene.post(Submit(2, [], run(1, 300, 3), 1000, [fragment(1, 1, 1, ADD_LONGER, 0, 1, 0, 0)]))
     scene.check(refused=True)
@@ -237,7 +237,7 @@ def test_copies_of_a_tensor_whose_id_is_reused() -> None:
     """Without its original tensor a copy is useless, above all for a tensor of another type."""
     scene = Scene(workers=2)
     specs = [SignalSpec(name, [k], [], [], True, None, True, False) for k, name in enumerate(("a", "b"))]
-    scene.post(Configure(specs, False))
+    scene.post(Configure(specs, False, 1000))
     under = {
         50: (full(X), "a"), 51: (full(X), "b"), 52: (SIGNATURES[ADD], "b"), 53: (full(LONGER), "a"),
         54: (full(LONGER), "b"), 55: (SIGNATURES[ADD_LONGER], "b"),

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import time
+import types
 import warnings
 from importlib.util import find_spec
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 import gt
 from gt.testing import Cluster
-from tests.programs_of_others.__main__ import shown_times
+from tests.programs_of_others.__main__ import main, shown_times
 from tests.programs_of_others.compare import ProgramFailed, compare, prepare
 from tests.programs_of_others.rename import rename
 from tests.programs_of_others.table import PROGRAMS, Program
@@ -174,12 +175,39 @@ FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:Dep
 @FORKS
 def test_a_dataset_with_tensors_of_gt_is_loaded_in_this_process():
     loader = gt.utils.data.DataLoader(Squares(), batch_size=2, num_workers=1)
-    with pytest.warns(UserWarning, match="creates tensors of GT, which belong to this process"):
+    with pytest.warns(UserWarning, match="has tensors of GT, which belong to this process"):
         batches = [pairs.tolist() for pairs, *_ in loader]
     assert batches == [[[0, 0], [1, 1]], [[2, 4], [3, 9]]]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert len(list(loader)) == 2
+
+
+class Rows:
+    """A dataset of a tensor of the parent process; a sample is an object that holds one."""
+
+    def __init__(self) -> None:
+        self.rows = gt.arange(6.0).reshape(3, 2)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, i: int):
+        return types.SimpleNamespace(row=self.rows[i])
+
+
+@FORKS
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("used_before", [False, True])
+@pytest.mark.parametrize("collate", [None, list])
+def test_a_dataset_of_the_parents_tensors_is_loaded_in_this_process(collate, used_before):
+    data = gt.utils.data.TensorDataset(Rows().rows) if collate is None else Rows()
+    if used_before:  # a process then knows the instructions already
+        list(gt.utils.data.DataLoader(data, batch_size=2, collate_fn=collate))
+    loader = gt.utils.data.DataLoader(data, batch_size=2, num_workers=1, collate_fn=collate)
+    with pytest.warns(UserWarning, match="has tensors of GT, which belong to this process"):
+        last = list(loader)[-1][0]
+    assert (last[0] if collate is None else last.row).tolist() == [4, 5]
 
 
 @FORKS
@@ -326,3 +354,27 @@ def test_a_recurrent_module_can_be_saved(kind: str, tmp_path: pathlib.Path) -> N
         result.sum().backward()
         optimizer.step()  # the restored parameters train
         assert not gt.allclose(restored(gt.tensor(x))[0], result)
+
+
+def test_without_torch_loaders_say_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.data", None)
+    monkeypatch.delitem(sys.modules, "gt.utils.data.dataloader", raising=False)
+    text = r"gt\.utils\.data\.DataLoader is torch's, and torch is not installed; pip install"
+    with pytest.raises(AttributeError, match=text) as caught:
+        gt.utils.data.DataLoader  # noqa: B018
+    assert caught.value.__context__ is None
+    with pytest.raises(ImportError, match=text):
+        from gt.utils.data import DataLoader  # noqa: F401
+
+
+def test_a_folder_of_programs_that_does_not_exist(monkeypatch, capsys):
+    for words, text in (
+        (["--programs", "/nonexistent"], "--programs /nonexistent: there is no such folder"),
+        (["no such program"], "no program is chosen: the names are "),
+    ):
+        monkeypatch.setattr(sys, "argv", ["programs_of_others", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 2
+        assert text in capsys.readouterr().err

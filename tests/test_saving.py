@@ -60,7 +60,7 @@ def test_the_bytes_of_one_element_with_a_stride():
 def test_every_dtype_and_shape(session, tmp_path, monkeypatch, dtype, streamed):
     if streamed:
         monkeypatch.setattr(saving, "_write_on_workers", lambda *args: False)
-        monkeypatch.setattr(saving, "_read_on_workers", lambda *args: None)
+        monkeypatch.setattr(saving, "read_on_workers", lambda *args: None)
     saved = {f"x{k}": gt.ones(shape).to(getattr(gt, dtype)) for k, shape in enumerate([(2, 3), (), (0, 4), (7,)])}
     saved["view"] = gt.arange(6).reshape(2, 3).t()
     gt.save(saved, tmp_path / "x")

@@ -9,6 +9,7 @@ import io
 import json
 import pathlib
 import sys
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -221,3 +222,43 @@ def test_importing_onnx_is_no_error():
     assert not hasattr(gt.onnx, "export")
     with pytest.raises(ImportError, match=r"gt.onnx.export is not there yet \(torch.onnx.export\); GT runs a program"):
         from gt.onnx import export  # noqa: F401
+
+
+def test_torchs_files_are_read(tmp_path):
+    """What torch.save and gt.save(format="torch") write, in the same nesting, from a path or a file object."""
+    weight = torch.arange(4.0)
+    saved = {"model": OrderedDict(w=weight), "again": weight, "all": [torch.ones(2).bfloat16(), (1, "x", None)],
+             "dtype": torch.int8, "parameter": torch.nn.Parameter(torch.ones(1))}  # fmt: skip
+    torch.save(saved, tmp_path / "a.pt")
+    for back in (
+        gt.load(tmp_path / "a.pt", map_location="cuda:0"),
+        gt.load(io.BytesIO((tmp_path / "a.pt").read_bytes())),
+    ):
+        assert type(back["model"]) is OrderedDict
+        assert back["model"]["w"].tolist() == [0, 1, 2, 3]
+        assert back["again"] is back["model"]["w"]
+        assert (back["all"][0].dtype, back["all"][1], back["dtype"]) == (gt.bfloat16, (1, "x", None), gt.int8)
+        assert isinstance(back["parameter"], gt.nn.Parameter)
+    torch.save({"old": weight}, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    assert gt.load(tmp_path / "old.bin")["old"].tolist() == [0, 1, 2, 3]
+    model = gt.nn.Linear(3, 2)
+    optimizer = gt.optim.Adam(model.parameters())
+    gt.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "own.pt", format="torch")
+    back = gt.load(tmp_path / "own.pt")
+    model.load_state_dict(back["model"])
+    optimizer.load_state_dict(back["optimizer"])
+
+
+def test_torchs_files_that_cannot_be_read(tmp_path, monkeypatch):
+    torch.save({"options": Options(1.0)}, tmp_path / "a.pt")
+    with pytest.raises(
+        ValueError, match=r"Options.*load_state_dict\(torch.load\('.*a.pt', weights_only=False\)"
+    ) as error:
+        gt.load(tmp_path / "a.pt")
+    assert "\n" not in str(error.value)
+    (tmp_path / "short.pt").write_bytes((tmp_path / "a.pt").read_bytes()[:300])
+    with pytest.raises(ValueError, match=r"short.pt: torch.load\(weights_only=True\)"):
+        gt.load(tmp_path / "short.pt")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(gt.ConfigError, match=r"is a file of torch.save, and torch is not installed; pip install"):
+        gt.load(tmp_path / "a.pt")

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +17,14 @@ import numpy as np
 import pytest
 
 import gt
+from gt import testing
 from gt.client.stream import configuration, scope
 from gt.errors import ConfigError
 from gt.testing import Cluster
+from gt.wire.codec import encode
 from tests.support import programs
+from tests.support.event_record import RecordedDispatcher
+from tests.support.processes import environment
 from tests.test_cluster import Deaths, Play, seeds, small  # noqa: F401, a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -107,6 +114,29 @@ def test_workers_die_while_tensors_move(seed: int, small: Any, signals: list[str
         deaths.act()
     deaths.stop()
     play.end()
+
+
+def test_the_same_events_give_the_same_actions(
+    signals: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """What a dispatcher does follows from its events alone, not from the process: hashes of texts differ there."""
+    monkeypatch.setattr(testing, "Dispatcher", RecordedDispatcher)
+    records = []
+    for seed in range(6):
+        play = CutPlay(seed, signals)
+        deaths = CutDeaths(play)
+        for _ in range(40):
+            deaths.act()
+        deaths.stop()
+        play.end()
+        assert isinstance(play.cluster.dispatcher, RecordedDispatcher)
+        records.append(play.cluster.dispatcher.events)
+    (path := tmp_path / "events").write_bytes(encode(records))
+    command = [sys.executable, "-m", "tests.support.event_record", str(path)]
+    hashes = "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"
+    repeated = subprocess.run(command, env=environment(PYTHONHASHSEED=hashes), capture_output=True, text=True)
+    actions = sum(len(answer) for events in records for _, _, answer in events)
+    assert repeated.stdout == f"equal actions: {actions}\n", repeated.stderr[-4000:]
 
 
 @seeds(40)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client.signals import signal
+from gt.client.signals import config, signal
 from gt.client.stream import configuration, scope, signatures
 from gt.client.stream.session import Session
 from gt.testing import Cluster
@@ -31,6 +31,7 @@ hot: {compile: true}
 def _nothing_configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test starts and ends without a configuration."""
     monkeypatch.setattr(signal, "_warned", set())
+    monkeypatch.setattr(config._environment, "removed", False)
     yield
     assert scope.thread.stack == ()
     assert scope.active == 0
@@ -326,6 +327,13 @@ def test_without_a_configuration_nothing_is_different(sent: SentMessages, capsys
     ]
 
 
+def test_a_removed_configuration_is_no_mistake(session: Session, capsys: Any) -> None:
+    gt.load_config(None)
+    with gt.signal.context("stage0"):
+        gt.ones(2)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_signal_without_placement_keeps_the_outer_one(stages: None, session: Session) -> None:
     x = gt.ones(2)
     with gt.signal.context("hot"):
@@ -407,8 +415,8 @@ def test_no_signal_has_a_longer_name_on_the_wire() -> None:
     decode, long = Decode("dispatcher"), "a" * 201
     for name, good in (("a" * 200, True), (long, False)):
         for message in (
-            Configure([SignalSpec(name, [], [], [], True, None, True)], False),
-            Submit(1, [Definition(16, "relu", [], [], False, name)], [], 0),
+            Configure([SignalSpec(name, [], [], [], True, None, True)], False, 1000),
+            Submit(1, [Definition(16, "relu", [], [], False, name)], [], 1000),
         ):
             with contextlib.nullcontext() if good else pytest.raises(BadFrame, match="length <= 200"):
                 assert decode(encode(message)) == message
@@ -682,8 +690,9 @@ def test_auto_shard_marks_parameters(sent: SentMessages) -> None:
     gt.ones(3).requires_grad_()
     assert [s for o, s in emitted(session) if o == "placed"] == ["@parameter"] * 3
     on, off = sent.of(Configure)
-    assert on == Configure([SignalSpec("@parameter", [], [], [], True, None, True, True)], True)
-    assert off == Configure([], False)
+    assert on == Configure([SignalSpec("@parameter", [], [], [], True, None, True, True)], True, on.weight)
+    assert off == Configure([], False, off.weight)
+    assert (on.weight, off.weight) == (len(encode(on)) // 8, len(encode(off)) // 8)
     assert w.grad is not None
 
 

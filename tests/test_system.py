@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.support.processes import System, script
+from tests.support.processes import LONG, Process, System, environment, free_port, script
 
 NUMPY = ("--backend", "numpy")
 
@@ -16,6 +18,19 @@ def test_hello(stack):
     client = script("import gt; gt.manual_seed(0); print(gt.randn(2, 2))", stack=stack)
     assert client.end() == 0
     assert re.fullmatch(r"tensor\(\[\[.*\],\n        \[.*\]\]\)", client.output)
+
+
+def test_files_of_the_current_folder_take_no_library_s_place(tmp_path):
+    """A program in another folder runs where a ``random.py`` and a folder ``gt`` are."""
+    here, program = tmp_path / "here", tmp_path / "program.py"
+    (here / "gt").mkdir(parents=True)
+    for name in ("gt/__init__.py", "random.py", "queue.py"):
+        (here / name).write_text("raise SystemExit('the file of the user was imported')")
+    program.write_text("import gt; print(gt.ones(3).sum().item())")
+    command = [sys.executable, str(program)]
+    settings = environment(GT_BACKEND="numpy")
+    result = subprocess.run(command, cwd=here, env=settings, capture_output=True, text=True, timeout=LONG)
+    assert (result.stdout, result.stderr) == ("3.0\n", "")
 
 
 def test_same_seed_same_numbers_whatever_the_workers(stack):
@@ -57,7 +72,10 @@ def test_gpu_workers_really_changes_the_number(stack):
     )
     assert client.end() == 0, client.output
     assert client.lines[:3] == ["1 1 2.0", "3 3 2.0", "2 2 2.0"]
-    assert client.lines[3] == "this session was disconnected, and its tensors went with it"
+    assert client.lines[3] == (
+        "this session was disconnected, and its tensors went with it; "
+        "gt.gpu_workers and gt.connect begin a new session: call them before the first tensor"
+    )
     assert client.lines[4] == "gpu_workers(0): at least one worker is needed"
 
 
@@ -290,6 +308,21 @@ def test_the_instruction_log(stack, tmp_path):
     matmul = [line for line in lines if "matmul(float32[3,4], float32[4,3])" in line]
     assert [line.split(" | ")[2] for line in matmul] == ["RECV", "WORKER_SEND"]
     assert any("ERROR RemoteError: index(" in line for line in lines)
+
+
+def test_a_server_and_a_worker_say_where_they_are(stack):
+    port = free_port()
+    started = []
+    for module in ("worker", "server"):
+        backend = ("--backend", "numpy") if module == "worker" else ()
+        started.append(Process("-m", f"gt.{module}", "-p", str(port), *backend))
+        stack.callback(started[-1].close)
+        if module == "worker":  # it starts first, so it has to wait
+            started[-1].expect(f"waiting for a server at localhost:{port}, at most 30 s")
+    worker, server = started
+    worker.expect(f"joined localhost:{port} as worker 0 on cpu (numpy)")
+    assert server.lines == [f"listening on 127.0.0.1:{port}"]
+    assert len(worker.lines) == 2
 
 
 def test_silent_by_default_and_verbose_on_request(stack):

@@ -272,6 +272,29 @@ def test_copies_of_models_and_checkpoints() -> None:
     assert torch.load(file, map_location="cpu")["0.weight"].device.type == "cpu"
 
 
+PARTS = (
+    lambda t: t, lambda t: t.detach(), lambda t: t[1:, 2], lambda t: t[::2, None, 1:].transpose(0, 1),
+    lambda t: t.diagonal(1), lambda t: t.diagonal(-1)[1:], lambda t: t.view(2, 6)[1, 4:],
+    lambda t: t.unfold(1, 2, 1)[:, 1], lambda t: t.expand(2, 3, 4)[1, 2, 3],
+)  # fmt: skip
+
+
+def test_addresses_tell_which_tensors_share_elements() -> None:
+    for part in PARTS:
+        real, pairs = numbers(3, 4), torch.complex(numbers(3, 4), numbers(3, 4))
+        for x in (real, pairs):
+            y = x.to(DEVICE)
+            views = [(part(x), part(y))]
+            if x is pairs:
+                views += [(a.imag, b.imag) for a, b in views] + [tuple(map(torch.view_as_real, views[0]))]
+            for theirs, ours in views:
+                assert ours.data_ptr() - y.data_ptr() == theirs.data_ptr() - x.data_ptr()
+                assert ours.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() == y.data_ptr()
+    a, b = torch.ones(2, device=DEVICE), torch.ones(2, device=DEVICE)
+    assert b.data_ptr() not in range(a.data_ptr(), a.data_ptr() + a.nbytes)
+    assert torch.empty(2, device=DEVICE).untyped_storage().data_ptr() == torch.empty(2, device="meta").data_ptr() == 0
+
+
 def test_random_numbers_have_a_state() -> None:
     torch.manual_seed(5)
     first = torch.randn(4, device=DEVICE)
@@ -422,6 +445,44 @@ def test_a_plain_loop_becomes_a_template() -> None:
     assert statistics["hot_instructions"] >= 0.95 * statistics["total_instructions"]
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("options", [{}, {"padding_idx": 1}, {"include_last_offset": True}, {"weights": True}], ids=str)
+def test_bags_are_torchs(mode: str, options: dict[str, object]) -> None:
+    options = {**options}
+    weighted = options.pop("weights", False)
+    if weighted and mode != "sum":
+        pytest.skip("torch has weights for sums only")
+    results = []
+    for device in ("cpu", DEVICE):
+        table = numbers(5, 3).sub(7).square().to(device).requires_grad_()
+        at = torch.tensor([4, 1, 1, 0, 2, 4], device=device)
+        weights = numbers(6).to(device).requires_grad_() if weighted else None
+        offsets = torch.tensor([0, 2, 2, 6], device=device)  # one bag is empty, with or without the last
+        y = torch.nn.functional.embedding_bag(at, table, offsets, mode=mode, per_sample_weights=weights, **options)
+        (y * torch.arange(1, y.numel() + 1, device=device).reshape(y.shape)).sum().backward()
+        results.append([t.detach().cpu() for t in (y, table.grad, *([weights.grad] if weighted else []))])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
+def test_products_of_groups_are_torchs(transposed: bool) -> None:
+    results = []
+    for device in ("cpu", DEVICE):
+        a, b = numbers(8, 4).to(device).requires_grad_(), numbers(3, 4, 4).div(10).to(device).requires_grad_()
+        ends = torch.tensor([2, 2, 8], dtype=torch.int32, device=device)
+        y = torch._grouped_mm(b, a.t(), offs=ends) if transposed else torch._grouped_mm(a, b, offs=ends)
+        y.square().sum().backward()
+        results.append([t.detach().cpu() for t in (y, a.grad, b.grad)])
+    torch.testing.assert_close(*results)
+    x, y = numbers(4, 2).to(DEVICE), numbers(2, 2, 3).to(DEVICE)
+    ends = torch.tensor([1, 3], dtype=torch.int32, device=DEVICE)
+    assert torch._grouped_mm(x, y, offs=ends)[3].tolist() == [0, 0, 0]  # in no group
+    ends.add_(1)
+    assert torch._grouped_mm(x, y, offs=ends)[3].tolist() != [0, 0, 0]  # the ends are read again
+    assert torch.histc(ends, bins=3, min=2, max=4).tolist() == [1, 0, 1]
+    assert torch.histc(ends, bins=3, min=2, max=4).dtype is torch.int32
+
+
 SCRIPT = """
 import sys, torch
 assert torch.cuda.is_available() and sys.argv[1:] == ["--lr=1"]
@@ -441,10 +502,13 @@ def test_the_command_runs_a_script_whose_device_is_cuda(tmp_path: pathlib.Path) 
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "gt.run", str(tmp_path / "script.py"), "--lr=1"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert process.stdout == "gtx [1.0, 5.0]\ngtx torch.bfloat16 gtx\n", process.stderr
+    assert process.stdout == "cuda [1.0, 5.0]\ncuda torch.bfloat16 cuda\n", process.stderr
     usage = subprocess.run(command[:3], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert usage.returncode == 1
-    assert "usage: python -m gt.run script.py" in usage.stderr
+    assert usage.returncode == 2
+    assert "usage: python -m gt.run " in usage.stderr
+    missing = subprocess.run([*command[:3], "nowhere.py"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert missing.returncode == 2
+    assert "there is no file 'nowhere.py'" in missing.stderr
 
 
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN], ids=lambda kind: kind.__name__)

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from gt.testing import Cluster
 from gt.torch_device import backend, register
 from tests.support import device_opinfo as device
 from tests.support.device_gaps import DIFFERENT, MISSING, is_known
+from tests.support.sizes import ROOT
 
 pytest.importorskip("expecttest", reason="torch's samples need it: pip install expecttest")
 
@@ -43,6 +45,13 @@ def test_computes_what_torch_computes(op: Any) -> None:
                 problems["out"] = device.write_into_out(case)
             wrong += [f"{w}: {case}: {p}" for w, p in problems.items() if p and not is_known(case, p)]
     assert not wrong, f"{len(wrong)} calls differ, the first: {wrong[0]}"
+
+
+def test_this_version_of_torch_was_tried() -> None:
+    """A new version passes the tests of the device first; then it is added, with the date, to docs/torch.md too."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    assert version in backend.TRIED_VERSIONS
+    assert f"| {version} |" in (ROOT / "docs" / "torch.md").read_text()
 
 
 def test_what_is_listed_as_missing_is_missing() -> None:

@@ -15,55 +15,119 @@ from typing import Any
 import pytest
 import torch
 
-import gt.torch_device
 from gt.testing import Cluster
-from tests.programs_of_others import data
+from gt.torch_device import cpu_fallbacks
+from tests.programs_of_others import data, device, device_models
+from tests.programs_of_others.device import DEVICE
+from tests.programs_of_others.device_models import MODELS, Model
+from tests.programs_of_others.table import SCRIPTS
 from tests.support.sizes import ROOT
 
-DEVICE = gt.torch_device.NAME
-SIZES = {"vocab_size": 128, "max_position_embeddings": 64}
+#: two cases for `make test`; the others take longer and need packages
+QUICK = ("LSTM", "GPT-2")
 
 
-def gpt2(transformers: Any) -> torch.nn.Module:
-    drops = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    config = transformers.GPT2Config(vocab_size=128, n_positions=64, n_embd=64, n_layer=2, n_head=4, **drops)
-    return transformers.GPT2LMHeadModel(config)
+def cases() -> list[Any]:
+    return [pytest.param(m, id=m.name, marks=[pytest.mark.long] * (m.name not in QUICK)) for m in MODELS]
 
 
-def llama(transformers: Any) -> torch.nn.Module:
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **shape, num_key_value_heads=2))
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", cases())
+def test_a_model_has_torchs_losses(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not model.is_installed:
+        pytest.skip(f"needs {model.package}")
+    monkeypatch.delenv("GT_TORCH_FALLBACK", raising=False)
+    device.prepare_imports()
+    before = cpu_fallbacks()
+    with Cluster().client():
+        assert device.difference(model) <= model.tolerance
+    assert cpu_fallbacks() == before
 
 
-def bert(transformers: Any) -> torch.nn.Module:
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    drops = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, **shape, **drops))
+def test_the_table_has_a_row_with_times() -> None:
+    with Cluster().client():
+        cells = device.row(MODELS[0], rounds=1, steps=2).strip("| ").split(" | ")
+    assert cells[:2] == ["LSTM", "torch"]
+    assert float(cells[2]) <= 1e-5
+    assert [cell.split()[-1] for cell in cells[3:5]] == ["ms", "ms"]
+    assert cells[5].endswith("×")
+
+
+GENERATE = {
+    "greedy": {"do_sample": False},
+    "sampled": {"do_sample": True, "temperature": 1.3, "top_k": 20, "top_p": 0.9},
+    "beams": {"do_sample": False, "num_beams": 3},
+    "static cache": {"do_sample": False, "repetition_penalty": 1.3, "cache_implementation": "static"},
+}
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
-@pytest.mark.parametrize("make", [gpt2, llama, bert], ids=lambda make: make.__name__)
-def test_a_language_model_has_torchs_losses(make: Callable[[Any], torch.nn.Module], monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # these models need no images
+@pytest.mark.parametrize("how", GENERATE)
+@pytest.mark.parametrize("make", [device_models.gpt2, device_models.llama], ids=lambda make: make.__name__)
+def test_generated_tokens_are_torchs(make: Callable[[Any], Any], how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a cache of keys and values. What is sampled is drawn on the CPU: the device's random numbers are GT's."""
+    device.prepare_imports()
     import transformers
 
+    draw, generator = torch.multinomial, torch.Generator()
+    monkeypatch.setattr(
+        torch, "multinomial", lambda p, num_samples: draw(p.cpu(), num_samples, generator=generator).to(p.device)
+    )
     torch.manual_seed(0)
-    original, tokens = make(transformers).train(), torch.randint(0, 128, (4, 32))
-    losses: dict[str, list[float]] = {}
+    original, prompt = make(transformers).eval(), torch.randint(2, device_models.VOCABULARY, (2, 5))
+    options = {"max_new_tokens": 20, "min_new_tokens": 20, "pad_token_id": 1, "use_cache": True}
+    results = []
     with Cluster().client():
-        for device in ("cpu", DEVICE):
-            model, batch = copy.deepcopy(original).to(device), tokens.to(device)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-            losses[device] = []
-            for _ in range(5):
-                loss = model(input_ids=batch, labels=batch).loss
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses[device].append(loss.item())
-    assert losses[DEVICE] == pytest.approx(losses["cpu"], rel=1e-5)
+        for place in ("cpu", DEVICE):
+            generator.manual_seed(3)
+            model = copy.deepcopy(original).to(place)
+            results.append(model.generate(prompt.to(place), **options, **GENERATE[how]).tolist())
+    assert results[0] == results[1]
+    assert len(results[0][0]) == 25
+
+
+# -- scripts -------------------------------------------------------------------------------
+
+
+def run(words: list[str], folder: pathlib.Path, on_gt: bool) -> str:
+    """What a script prints, with Python or with ``gt run``."""
+    command = [sys.executable, *(["-m", "gt.run"] if on_gt else []), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout
+
+
+def test_the_example_of_the_demo(tmp_path: pathlib.Path) -> None:
+    words = [str(ROOT / "examples" / "torch_lstm.py"), "--steps=21", "--width=32"]
+    lines = run(words, tmp_path, on_gt=True).splitlines()
+    first, last = (float(line.split()[-1]) for line in lines[:2])
+    assert last < first - 0.5
+    assert lines[-1].endswith(" s on cuda:0")
+
+
+def printed(output: str, name: str) -> list[str]:
+    return next(line.split()[1:] for line in output.splitlines() if line.startswith(f"{name} "))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", ["hf_accelerate", "hf_trainer"])
+def test_training_loops_of_hugging_face(script: str, tmp_path: pathlib.Path) -> None:
+    """In these scripts the device is chosen by the library: ``cuda``, which is GT."""
+    if find_spec("accelerate") is None or find_spec("transformers") is None:
+        pytest.skip("needs accelerate and transformers")
+    words = [str(SCRIPTS / f"{script}.py"), str(tmp_path / "saved")]
+    outputs = [run(words, tmp_path, on_gt) for on_gt in (False, True)]
+    assert [printed(output, "device") for output in outputs] == [["cpu"], ["cuda"]]
+    expected, losses = (list(map(float, printed(output, "losses"))) for output in outputs)
+    assert len(expected) == 20
+    assert losses == pytest.approx(expected, rel=1e-5)
+    if script == "hf_trainer":
+        norms = [list(map(float, printed(output, "norms"))) for output in outputs]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+        assert printed(outputs[1], "saved") == ["True"]
 
 
 NANOGPT = (
@@ -71,26 +135,34 @@ NANOGPT = (
     "--n_layer=2 --n_head=4 --n_embd=64 --max_iters=20 --lr_decay_iters=20 --warmup_iters=2 --learning_rate=3e-3 "
     "--dropout=0.0 --eval_interval=20 --gradient_accumulation_steps=1"
 )
+#: one candidate for each token, so that nothing is drawn
+SAMPLE = "--out_dir=cpu --compile=False --dtype=float32 --num_samples=2 --max_new_tokens=50 --top_k=1"
+
+
+def copy_of_nanogpt(parent: pathlib.Path, options: pytest.Config) -> pathlib.Path:
+    """A folder with nanoGPT and its data. Skips the test where there is no checkout."""
+    programs = options.getoption("--programs")
+    if programs is None or not (programs / "nanoGPT").is_dir():
+        pytest.skip("needs --programs, with nanoGPT in it")
+    folder = parent / "nanoGPT"
+    shutil.copytree(programs / "nanoGPT", folder)
+    data.characters(folder)
+    return folder
 
 
 @pytest.mark.long
 def test_nanogpt_unchanged_has_torchs_bits(tmp_path: pathlib.Path, pytestconfig: pytest.Config) -> None:
-    programs = pytestconfig.getoption("--programs")
-    if programs is None or not (programs / "nanoGPT").is_dir():
-        pytest.skip("needs --programs, with nanoGPT in it")
-    folder = tmp_path / "nanoGPT"
-    shutil.copytree(programs / "nanoGPT", folder)
-    data.characters(folder)
-    weights = []
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for device, runner in (("cpu", []), (DEVICE, ["-m", "gt.run"])):
-        command = [sys.executable, *runner, "train.py", f"--device={device}", f"--out_dir={device}", *NANOGPT.split()]
-        process = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
-        )
-        assert process.returncode == 0, process.stderr[-2000:]
+    folder = copy_of_nanogpt(tmp_path, pytestconfig)
+    weights, samples = [], []
+    for place in ("cpu", DEVICE):
+        on_gt = place == DEVICE
+        run(["train.py", f"--device={place}", f"--out_dir={place}", *NANOGPT.split()], folder, on_gt)
         with Cluster().client():
-            checkpoint = torch.load(folder / device / "ckpt.pt", map_location="cpu", weights_only=False)
+            checkpoint = torch.load(folder / place / "ckpt.pt", map_location="cpu", weights_only=False)
         weights.append(checkpoint["model"])
+        output = run(["sample.py", f"--device={place}", *SAMPLE.split()], folder, on_gt)
+        samples.append(output.partition("Loading meta")[2])
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert samples[0] == samples[1]
+    assert len(samples[0]) > 100

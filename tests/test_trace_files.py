@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt.dispatcher.admission import Access
+from gt.dispatcher.tenants.access import Access
 from gt.errors import ConfigError
 from gt.events.log import read_log, write_log
 from gt.events.perfetto import write_perfetto

@@ -61,17 +61,29 @@ class Case:
         with gt.no_grad():
             return f(x) if self.group == "mlp" else x @ f
 
-    def expected(self, operands: tuple[Any, ...], rows: int) -> np.ndarray[Any, Any]:
-        """The first rows of the result, computed by numpy in double precision."""
+    def sampled(self, count: int) -> tuple[list[int], list[int]]:
+        """Rows and columns of the result, from its first to its last: so from every worker's block."""
+        return spread(self.dims[0], count), spread(self.dims[-1], count)
+
+    def expected(self, operands: tuple[Any, ...], rows: list[int], columns: list[int]) -> np.ndarray[Any, Any]:
+        """These rows and columns of the result, computed by numpy in double precision.
+
+        Only what they need is read: of a product these rows and columns of its operands, of an MLP all weights.
+        """
         x, f = operands
-        y = x.numpy()[:rows].astype(np.float64)
+        y = np.concatenate([x[row : row + 1].numpy() for row in rows]).astype(np.float64)
         if self.group != "mlp":
-            return np.asarray(y @ f.numpy())
+            return np.asarray(y @ np.concatenate([f[:, column : column + 1].numpy() for column in columns], axis=1))
         layers = [layer for layer in f if isinstance(layer, gt.nn.Linear)]
         for i, layer in enumerate(layers):
-            y = y @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+            y = y @ layer.weight.detach().numpy().T.astype(np.float64) + layer.bias.detach().numpy()
             y = np.maximum(y, 0) if i + 1 < len(layers) else y
-        return np.asarray(y)
+        return np.asarray(y[:, columns])
+
+
+def spread(size: int, count: int) -> list[int]:
+    """At most this many different indices, evenly from the first to the last."""
+    return sorted({round(k * (size - 1) / max(1, count - 1)) for k in range(count)})
 
 
 def mlp(widths: Sequence[int]) -> Any:

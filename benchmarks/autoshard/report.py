@@ -126,6 +126,29 @@ def summary_text(summed: Mapping[str, Any], counts: Sequence[int], device: str) 
     return "\n".join(lines)
 
 
+#: group -> the band of its speedup on 8 GPUs against 1, and why
+BANDS = {
+    "square": ((4.0, 6.0), "partial scaling: the second operand is gathered at its first use"),
+    "batch": ((7.0, 8.0), "linear scaling: a large batch is divided"),
+    "mlp": ((7.0, 8.0), "linear scaling: a large batch is divided, the weights are replicated"),
+}
+#: below this the band is one of small operations
+BAND_OF_SMALL = ((1.0, 2.0), "limited scaling: too small to benefit")
+SMALL_FLOPS = 2 * 4096**3
+EXPECTED = ("case", "expected", "measured", "ratio to the middle", "source: documented for 8 GPUs")
+
+
+def expected(rows: Sequence[tuple[Case, Results]], device: str) -> list[list[Any]]:
+    """The documented band of each case on 8 GPUs, the measured speedup, and its ratio to the middle of the band."""
+    lines = []
+    for case, results in rows:
+        if device == "GPU" and {1, 8} <= set(results):
+            (low, high), why = BAND_OF_SMALL if case.flops < SMALL_FLOPS else BANDS[case.group]
+            gained = taken(results[1], "together") / taken(results[8], "together")
+            lines.append([case.name, f"{low:g} – {high:g}x", f"{gained:.2f}x", gained / ((low + high) / 2), why])
+    return lines
+
+
 def parts(rows: Sequence[tuple[Case, Results]]) -> list[list[Any]]:
     """One row per case and number of workers: the median seconds of each part."""
     keys = ("create", "compute", "retrieve", "together", "barrier")

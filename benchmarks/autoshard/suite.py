@@ -127,6 +127,9 @@ class Run:
         print("\n" + report.comparison(self.rows, self.device, "compute"))
         print("\n" + report.summary_text(summed, counts, self.device) + "\n")
         tables.show("Median seconds of each part", report.PARTS, report.parts(self.rows))
+        expected = report.expected(self.rows, self.device)
+        if expected:
+            tables.show("Speedup of 8 GPUs", report.EXPECTED, expected)
         print("\n".join(tables.verdict_lines(self.record.data["verdict"])))
         print(f"record: {self.record.path}", flush=True)
 

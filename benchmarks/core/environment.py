@@ -9,11 +9,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import torch
 
+UTC_FORM = "%Y-%m-%dT%H:%M:%SZ"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 #: The variables that change figures. Nothing else is recorded, because an environment may contain secrets.
 ALLOWED = [
@@ -29,7 +30,12 @@ ALLOWED = [
 
 
 def utc_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).strftime(UTC_FORM)
+
+
+def utc_after(started: str, seconds: float) -> str:
+    """The time so many seconds of a clock that never steps back after another, in the same form."""
+    return (datetime.strptime(started, UTC_FORM) + timedelta(seconds=seconds)).strftime(UTC_FORM)
 
 
 def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -47,9 +53,14 @@ def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str
         "driver": driver(),
         "cpu": cpu(),
         "gpus": gpus(),
-        "variables": {name: os.environ[name] for name in ALLOWED if name in os.environ},
+        "variables": {name: value for name, value in sorted(os.environ.items()) if _allowed(name)},
         "seeds": dict(seeds),
     }
+
+
+def _allowed(name: str) -> bool:
+    """Settings of GT change figures too; its tokens are secret."""
+    return name in ALLOWED or (name.startswith("GT_") and "TOKEN" not in name)
 
 
 def git(folder: pathlib.Path = ROOT) -> dict[str, Any] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 GB, GIB = 1e9, 2**30
@@ -64,31 +65,146 @@ def least_squares(xs: Sequence[float], ys: Sequence[float], weights: Sequence[fl
     return Line(intercept, slope, 1.0 if spread == 0 else 1 - residual / spread)
 
 
+#: sizes of a sweep that a fit needs, sizes of a piece, and pieces of a fit
+FIT_SIZES, PIECE_SIZES, PIECES = 5, 3, 3
+#: relative error of a point beyond which a fit is divided into more pieces
+PIECE_ERROR = 0.10
+
+
+@dataclass(frozen=True)
+class Piece:
+    """t = alpha + S * seconds_per_byte, for the measured sizes from ``smallest`` to ``largest``."""
+
+    smallest: float
+    largest: float
+    alpha_s: float
+    seconds_per_byte: float
+
+    def seconds(self, size: float) -> float:
+        return self.alpha_s + size * self.seconds_per_byte
+
+
 @dataclass(frozen=True)
 class AlphaBeta:
-    """t = alpha + S/beta: latency in seconds, bandwidth in bytes per second, the size that reaches half of it."""
+    """The fit t = alpha + S/beta of a sweep, in pieces where the library changes its protocol.
 
-    alpha_s: float
-    beta_bytes_per_s: float
-    half_bandwidth_bytes: float
+    A figure that the measured sizes do not show is None: the latency ``alpha_s`` if no size is dominated by it, the
+    bandwidth if none is dominated by that, and the size that reaches half the bandwidth if it was not measured.
+    """
+
+    alpha_s: float | None
+    beta_bytes_per_s: float | None
+    half_bandwidth_bytes: float | None
     r2: float
+    pieces: tuple[Piece, ...]
 
-    def predict(self, size: float) -> float:
-        return self.alpha_s + size / self.beta_bytes_per_s
+    def predict(self, size: float) -> float | None:
+        """The time of a size within the measured range; None outside."""
+        return predicted(self.pieces, size)
+
+
+def predicted(pieces: Sequence[Piece], size: float) -> float | None:
+    """By the piece of the size; between two pieces, by the nearer one on a logarithmic axis."""
+    if not pieces[0].smallest <= size <= pieces[-1].largest:
+        return None
+    distance = lambda piece: max(piece.smallest / size, size / piece.largest, 1.0)
+    return min(pieces, key=distance).seconds(size)
 
 
 def alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta | None:
     """The fit of a sweep, by relative error: a sweep spans six decades, and its largest size would otherwise dominate.
 
-    None if the times do not grow with the size: then there is no bandwidth.
+    It has as few pieces as keep every point within `PIECE_ERROR`. None with fewer than `FIT_SIZES` sizes, or if the
+    times do not grow with the size: then there is no bandwidth.
     """
-    if len(set(sizes)) < 2:
+    points = sorted(zip(sizes, seconds, strict=True))
+    if len(set(sizes)) < FIT_SIZES:
         return None
-    line = least_squares(sizes, seconds, [1 / t**2 for t in seconds])
-    if line.slope <= 0:
+    pieces = _pieced(points)
+    last = pieces[-1]
+    if last.seconds_per_byte <= 0:
         return None
-    alpha = max(0.0, line.intercept)
-    return AlphaBeta(alpha, 1 / line.slope, alpha / line.slope, line.r2)
+    beta = 1 / last.seconds_per_byte
+    first_half, last_half = (
+        p.alpha_s / p.seconds_per_byte if p.seconds_per_byte else math.inf for p in (pieces[0], last)
+    )
+    return AlphaBeta(
+        pieces[0].alpha_s if first_half >= pieces[0].smallest else None,
+        beta if last_half <= last.largest else None,
+        _half(pieces, beta),
+        _explained(points, pieces),
+        pieces,
+    )
+
+
+def _pieced(points: Sequence[tuple[float, float]]) -> tuple[Piece, ...]:
+    """The fewest pieces that are near every point; with the most pieces allowed, the nearest ones."""
+    found: tuple[Piece, ...] = ()
+    for count in range(1, PIECES + 1):
+        options = [tuple(map(_piece, parts)) for parts in _divided(points, count)]
+        found = min(options, key=lambda pieces: _error(points, pieces)) if options else found
+        if _error(points, found) <= PIECE_ERROR:
+            break
+    return found
+
+
+def _divided(points: Sequence[tuple[float, float]], count: int) -> Iterator[list[Sequence[tuple[float, float]]]]:
+    for cuts in itertools.combinations(range(1, len(points)), count - 1):
+        parts = [points[a:b] for a, b in itertools.pairwise([0, *cuts, len(points)])]
+        if all(len(part) >= PIECE_SIZES for part in parts):
+            yield parts
+
+
+def _piece(points: Sequence[tuple[float, float]]) -> Piece:
+    """The line by relative error, with neither a negative latency nor a negative slope."""
+    xs, ys = zip(*points, strict=True)
+    weights = [1 / y**2 for y in ys]
+    line = least_squares(xs, ys, weights)
+    alpha, slope = line.intercept, line.slope
+    if slope < 0:
+        alpha, slope = sum(1 / y for y in ys) / sum(weights), 0.0
+    elif alpha < 0:
+        alpha, slope = 0.0, sum(x / y for x, y in points) / sum(w * x * x for w, x in zip(weights, xs, strict=True))
+    return Piece(min(xs), max(xs), alpha, slope)
+
+
+def _error(points: Sequence[tuple[float, float]], pieces: Sequence[Piece]) -> float:
+    """The largest relative error of a point."""
+    return max(abs((predicted(pieces, x) or 0.0) / y - 1) for x, y in points)
+
+
+def _explained(points: Sequence[tuple[float, float]], pieces: Sequence[Piece]) -> float:
+    """The share of the variance of log t that the pieces explain."""
+    logs = [math.log(y) for _, y in points]
+    mean = sum(logs) / len(logs)
+    residual = sum((math.log(predicted(pieces, x) or y) - math.log(y)) ** 2 for x, y in points)
+    spread = sum((log - mean) ** 2 for log in logs)
+    return 1.0 if spread == 0 else 1 - residual / spread
+
+
+def _half(pieces: Sequence[Piece], beta: float) -> float | None:
+    """The smallest measured size with half of the bandwidth."""
+    for piece in pieces:
+        gain = 2 / beta - piece.seconds_per_byte
+        size = piece.alpha_s / gain if gain > 0 else math.inf
+        if size <= piece.largest:
+            return max(size, piece.smallest) if size >= piece.smallest or piece is not pieces[0] else None
+    return None
+
+
+# -- throughput ----------------------------------------------------------------------------
+
+
+def throughput(samples: int, seconds: float, tokens_per_sample: int, ranks: int) -> dict[str, float]:
+    """All samples over all of the time, also that of slow steps; of all ranks together, and of each."""
+    rate = samples / seconds
+    tokens = rate * tokens_per_sample
+    return {
+        "samples_per_s": rate,
+        "samples_per_s_per_rank": rate / ranks,
+        "tokens_per_s": tokens,
+        "tokens_per_s_per_rank": tokens / ranks,
+    }
 
 
 # -- scaling -------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.core import verdict
-from benchmarks.core.environment import utc_now
+from benchmarks.core.environment import utc_after, utc_now
 from benchmarks.core.ranks import Problem
 
 VERSION = "1.0"
@@ -44,7 +45,7 @@ class Record:
         config: dict[str, Any],
         environment: dict[str, Any],
     ) -> None:
-        started = utc_now()
+        started, self._begun = utc_now(), time.monotonic()
         self._lock = threading.RLock()
         self.data: dict[str, Any] = {
             "schema_version": VERSION,
@@ -89,8 +90,10 @@ class Record:
         assert status in STATUSES
         with self._lock:
             if self.data["ended"] is None:
-                closed = verdict.together([verdict.ended(status, error), *verdicts(self.data["results"])])
-                self.data.update(status=status, error=error, ended=utc_now(), verdict=closed)
+                run = verdict.ended(status, error, self.data["environment"]["git"])
+                closed = verdict.together([run, *verdicts(self.data["results"])])
+                ended = utc_after(self.data["timestamp"], time.monotonic() - self._begun)
+                self.data.update(status=status, error=error, ended=ended, verdict=closed)
                 self._write()
 
     def _text(self) -> str:

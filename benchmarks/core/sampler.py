@@ -1,9 +1,9 @@
-"""NVML in its own process, so that reading it costs the measured process nothing.
+"""NVML in its own process, so that reading it costs the measured process nothing; nvidia-smi where NVML is missing.
 
-``with Sampler(uuids, pids) as nvml: ...`` then ``nvml.cards``: one summary per card, or None without NVML. The process
+``with Sampler(uuids, pids) as nvml: ...`` then ``nvml.cards``: one summary per card, or None without both. The process
 ends when its pipe closes, so none is left behind when its parent dies. GPUs are named by UUID: NVML's index differs
-from CUDA's if CUDA_VISIBLE_DEVICES is set. This file imports neither torch nor the rest of the core, because it is also
-the program of that process.
+from CUDA's if CUDA_VISIBLE_DEVICES is set. This file does not import torch, because it is also the program of that
+process.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import json
 import os
+import pathlib
 import select
 import statistics
 import subprocess
@@ -21,7 +22,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.core import health, processor
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PERIOD = 0.1
+#: seconds between two calls of nvidia-smi, each of which takes a part of one
+SMI_PERIOD = 0.5
+#: nvidia-smi's names of what a sample contains
+SMI = {
+    "kernel_resident": "utilization.gpu",
+    "sm_mhz": "clocks.sm",
+    "memory_mhz": "clocks.mem",
+    "temperature_c": "temperature.gpu",
+    "power_limit_w": "enforced.power.limit",
+    "card_memory": "memory.used",
+}
 #: seconds the process may take to start
 START = 10.0
 #: bits of NVML's clock event reasons
@@ -52,8 +67,11 @@ class Sampler:
     def __enter__(self) -> Sampler:
         if self.uuids:
             self._lines = tempfile.TemporaryFile("w+")
-            command = [sys.executable, __file__, str(self.period), *self.uuids]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._lines)
+            command = [sys.executable, "-m", "benchmarks.core.sampler", str(self.period), *self.uuids]
+            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=self._lines, env={**os.environ, "PYTHONPATH": path}
+            )
             self._begin()
         return self
 
@@ -87,26 +105,39 @@ class Watch:
         self.world = world
         local_members = [member for member in world.members if member["host"] == world.members[world.rank]["host"]]
         cards = list(dict.fromkeys(member["gpu"] for member in local_members if member["gpu"]))
-        self._sampler = Sampler(cards if world.local_rank == 0 else [], [member["pid"] for member in local_members])
+        self._pids = [member["pid"] for member in local_members]
+        self._sampler = Sampler(cards if world.local_rank == 0 else [], self._pids)
         #: one summary per card on every rank after the block; None without NVML
         self.cards: list[dict[str, Any]] | None = None
+        #: the largest shares of a node's processor time that other programs used, and that a hypervisor took
+        self.processor: dict[str, float] | None = None
 
     def __enter__(self) -> Watch:
         self._sampler.__enter__()
+        self._before = processor.read(self._pids)
         return self
 
     def __exit__(self, kind: Any, *rest: object) -> None:
+        shares = processor.shares(self._before, processor.read(self._pids), os.cpu_count() or 1)
         self._sampler.__exit__()
         if kind is None:  # a rank that failed collects nothing
-            summaries = [cards for cards in self.world.gather(self._sampler.cards) if cards]
-            self.cards = [card for cards in summaries for card in cards] or None
+            everyone = self.world.gather((self._sampler.cards, shares))
+            self.cards = [card for cards, _ in everyone for card in cards or []] or None
+            known = [each for _, each in everyone if each]
+            self.processor = {key: max(each[key] for each in known) for key in known[0]} if known else None
 
     def facts(self) -> dict[str, Any]:
         """The facts for the verdict."""
         cards = self.cards or []
         reasons = [card["throttle_reasons"] for card in cards if card["throttle_reasons"] is not None]
         others = [card["neighbours"] for card in cards if card["neighbours"] is not None]
+        healthy = [card for card in cards if card.get("health")]
+        problems = [f"{card['uuid']}: {line}" for card in healthy for line in health.problems(card["health"])]
+        on_cpu = self.processor if self.world.device.type == "cpu" else None
         return {
+            "health": problems if healthy else None,
+            "cpu_others": on_cpu and on_cpu["others"],
+            "cpu_steal": on_cpu and on_cpu["steal"],
             "throttle_reasons": sorted({name for card_reasons in reasons for name in card_reasons})
             if reasons
             else None,
@@ -126,11 +157,13 @@ def read(lines: Sequence[str], pids: Sequence[int]) -> tuple[list[dict[str, Any]
         with contextlib.suppress(json.JSONDecodeError):  # the last line of a killed process
             rows.append(json.loads(line))
     failed = next((row["error"] for row in rows if "error" in row), None)
-    rows = [row for row in rows if "uuid" in row]
+    healths = {row["uuid"]: row["health"] for row in rows if "health" in row}  # the last ones, from the end of the run
+    rows = [row for row in rows if "uuid" in row and "health" not in row]
     if not rows:
         return None, failed or "the sampler wrote nothing"
     cards = {uuid: [row for row in rows if row["uuid"] == uuid] for uuid in dict.fromkeys(row["uuid"] for row in rows)}
-    return [summarize(uuid, samples, pids) for uuid, samples in cards.items()], failed
+    summaries = [summarize(uuid, samples, pids) for uuid, samples in cards.items()]
+    return [card | {"health": healths.get(card["uuid"])} for card in summaries], failed
 
 
 def summarize(uuid: str, rows: Sequence[dict[str, Any]], pids: Sequence[int]) -> dict[str, Any]:
@@ -166,7 +199,7 @@ def summarize(uuid: str, rows: Sequence[dict[str, Any]], pids: Sequence[int]) ->
         "throttle_reasons": shares(values("reasons")),
         "process_memory_peak_bytes": max((_ours(now, ours) for now in processes), default=None),
         "card_memory_peak_bytes": over(max, "card_memory"),
-        "neighbours": max((strangers(now, ours) for now in processes), default=None),
+        "neighbours": max((n for now in processes if (n := strangers(now, ours)) is not None), default=None),
     }
 
 
@@ -182,31 +215,78 @@ def _ours(processes: dict[str, int | None], ours: set[int]) -> int:
     return sum(used or 0 for pid, used in processes.items() if int(pid) in ours)
 
 
-def strangers(processes: dict[str, int | None], ours: set[int]) -> int:
-    """Processes on the card that are not part of this run; counted, because a container may hide the host's pids."""
+def strangers(processes: dict[str, int | None], ours: set[int]) -> int | None:
+    """Processes on the card that are not part of this run; None if that cannot be known.
+
+    A list without our own processes is that of a container that hides them, or shows the host's pids. Of more
+    processes than ours, the rest are others for certain.
+    """
     pids = {int(pid) for pid in processes}
-    return len(pids - ours) if pids & ours else max(0, len(pids) - len(ours))
+    if pids & ours:
+        return len(pids - ours)
+    return len(pids) - len(ours) if len(pids) > len(ours) else None
 
 
 # -- the process ---------------------------------------------------------------------------
 
 
 def main(period: float, uuids: Sequence[str]) -> None:
-    """Write lines of JSON until the pipe at stdin closes."""
+    """Write a line of JSON per card and period until the pipe closes, and at the end the health of each card."""
     try:
-        nvml = importlib.import_module("pynvml")
+        nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
         cards = [Card(nvml, uuid) for uuid in uuids]
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        repeat(SMI_PERIOD, lambda: smi(uuids))
         return
+    xids, found = health.Xids(nvml, {card.uuid: card.handle for card in cards}), dict[str, list[int]]()
+
+    def sample() -> list[dict[str, Any]]:
+        for uuid, numbers in xids.new().items():
+            found.setdefault(uuid, []).extend(numbers)
+        return [card.sample() for card in cards]
+
+    repeat(period, sample)
+    for card in cards:
+        read = health.read(nvml, card.handle) | {"xids": found.get(card.uuid, []) if xids else None}
+        print(json.dumps({"uuid": card.uuid, "health": read}), flush=True)
+
+
+def repeat(period: float, sample: Callable[[], list[dict[str, Any]]]) -> None:
+    """Print the samples until the pipe closes, and once more, for the last value of the energy counter."""
     ended = False
     while True:
-        for card in cards:
-            print(json.dumps(card.sample()), flush=True)
-        if ended:  # one sample after the end, for the last value of the energy counter
+        rows = sample()
+        for row in rows:
+            print(json.dumps(row), flush=True)
+        if ended or not rows:
             return
         ended = bool(select.select([sys.stdin], [], [], period)[0])
+
+
+def smi(uuids: Sequence[str]) -> list[dict[str, Any]]:
+    """One sample of each card by nvidia-smi; none without it. It has no counter of energy."""
+    query = f"--query-gpu=uuid,{','.join(SMI.values())}"
+    try:
+        process = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = [[word.strip() for word in line.split(",")] for line in process.stdout.splitlines()]
+    found = {row[0]: dict(zip(SMI, map(_number, row[1:]), strict=False)) for row in rows if row[0] in uuids}
+    for row in found.values():
+        if row.get("card_memory") is not None:
+            row["card_memory"] = int(row["card_memory"] * 2**20)
+    return [{"uuid": uuid, "time": time.monotonic(), **row} for uuid, row in found.items()]
+
+
+def _number(text: str) -> Any:
+    """``[N/A]`` is null."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return None
 
 
 class Card:
@@ -230,7 +310,7 @@ class Card:
         )
         return {
             "uuid": self.uuid,
-            "time": time.time(),
+            "time": time.monotonic(),  # this clock never steps back
             "kernel_resident": self.ask(lambda h: n.nvmlDeviceGetUtilizationRates(h).gpu),
             "energy_mj": self.ask(n.nvmlDeviceGetTotalEnergyConsumption),
             "sm_mhz": self.ask(lambda h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),

@@ -7,10 +7,10 @@ in steps and discarded.
 
 from __future__ import annotations
 
-import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,37 +67,26 @@ def _by_events(act: Act, iters: int, device: torch.device, before: Act, after: A
     pairs = []
     for _ in range(iters):
         before()
-        pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        pair[0].record()
+        started = mark(device)
         act()
-        pair[1].record()
-        pairs.append(pair)
+        pairs.append((started, mark(device)))
         after()
     synchronize(device)
-    return [started.elapsed_time(ended) / 1e3 for started, ended in pairs]
+    return [between(*pair) for pair in pairs]
 
 
-def laps(act: Act, *, iters: int, device: torch.device) -> list[float]:
-    """Seconds from the end of one action to the end of the next, without waiting in between.
-
-    The device is idle before the first and after the last; its own events give the times in between.
-    """
-    synchronize(device)
-    marks = [_mark(device)]
-    for _ in range(iters):
-        act()
-        marks.append(_mark(device))
-    synchronize(device)
-    pairs = itertools.pairwise(marks)
-    return [a.elapsed_time(b) / 1e3 if device.type == "cuda" else b - a for a, b in pairs]
-
-
-def _mark(device: torch.device) -> Any:
+def mark(device: torch.device) -> Any:
+    """A moment in the device's stream: an event on a GPU, the clock on a CPU."""
     if device.type != "cuda":
         return time.perf_counter()
     event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+def between(first: Any, second: Any) -> float:
+    """Seconds between two marks of one device, which is idle by now."""
+    return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
@@ -114,7 +103,11 @@ def variation(samples: Sequence[float]) -> float | None:
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of the median; the seed makes it reproducible."""
+    """The 95 % interval of the median by bootstrap, for samples that may depend on those before them.
+
+    It contains the median, and lies within the samples. The seed makes it reproducible. It says nothing about another
+    run: that is `runs_interval`.
+    """
     return _interval(samples, np.median, seed)
 
 
@@ -123,18 +116,71 @@ def mean_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float
     return _interval(samples, np.mean, seed)
 
 
+def runs_interval(figures: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of repeated runs: what another run may give. None with fewer than three."""
+    if len(figures) < 3:
+        return None
+    mean, half = statistics.fmean(figures), student(len(figures) - 1) * statistics.stdev(figures)
+    return mean - half / math.sqrt(len(figures)), mean + half / math.sqrt(len(figures))
+
+
 def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) -> tuple[float, float] | None:
+    """The bootstrap draws independent samples; the width is that of as many as the series is worth."""
     if len(samples) < 3:
         return None
     values = np.asarray(samples)
+    figure, count = float(of(values)), independent(samples)
     indices = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
-    low, high = np.percentile(of(values[indices], axis=1), [2.5, 97.5])
-    return float(low), float(high)
+    below, above = np.percentile(of(values[indices], axis=1), [2.5, 97.5]) - figure
+    wider = math.sqrt(len(values) / (count - 1)) * student(count - 1) / NORMAL
+    low, high = figure + min(0.0, below) * wider, figure + max(0.0, above) * wider
+    return max(float(low), float(values.min())), min(float(high), float(values.max()))
+
+
+def independent(samples: Sequence[float]) -> float:
+    """How many independent samples a series is worth, if each depends on the one before it; at least 2.
+
+    The estimated correlation of neighbours is too small in short series (Kendall 1954), which is corrected.
+    """
+    values = np.asarray(samples) - np.mean(samples)
+    spread, count = float(values @ values), len(samples)
+    if spread == 0 or count < 5:
+        return float(count)
+    measured = float(values[1:] @ values[:-1]) / spread
+    correlation = min(0.99, max(0.0, (count * measured + 1) / (count - 3)))
+    return max(2.0, count * (1 - correlation) / (1 + correlation))
+
+
+#: the 97.5 % point of the normal distribution
+NORMAL = statistics.NormalDist().inv_cdf(0.975)
+
+
+def student(freedom: float) -> float:
+    """The 97.5 % point of Student's t by its expansion around the normal one: 3 % too small at 2, exact for many."""
+    z, d = NORMAL, freedom
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / d + second / d**2 + third / d**3
+
+
+def rate_interval(rate: float, timing: Mapping[str, Any], seed: int = 0) -> list[float] | None:
+    """The 95 % interval around a rate, from the mean of the step times in ``timing``."""
+    interval = mean_interval(timing["samples_s"], seed)
+    return [rate * timing["mean_s"] / bound for bound in reversed(interval)] if interval else None
 
 
 def summary(samples: Sequence[float], seed: int = 0) -> dict[str, Any]:
     """The summary of a series of seconds in a record, with the samples."""
     interval = median_interval(samples, seed)
+    return {
+        **figures(samples),
+        "median_interval_95_s": list(interval) if interval else None,
+        "samples_s": list(samples),
+    }
+
+
+def figures(samples: Sequence[float]) -> dict[str, Any]:
+    """The figures of a summary that follow from the samples alone."""
     return {
         "count": len(samples),
         "mean_s": statistics.fmean(samples),
@@ -144,6 +190,4 @@ def summary(samples: Sequence[float], seed: int = 0) -> dict[str, Any]:
         "p95_s": percentile(samples, 95),
         "p99_s": percentile(samples, 99) if len(samples) >= P99_FROM else None,
         "cv": variation(samples),
-        "median_interval_95_s": list(interval) if interval else None,
-        "samples_s": list(samples),
     }

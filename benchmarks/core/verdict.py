@@ -12,6 +12,8 @@ from typing import Any
 
 CV_MAX = 0.10
 EFFICIENCY_MAX = 1.05
+#: shares of the processors' time on a machine that measures on its CPUs
+CPU_OTHERS_MAX, CPU_STEAL_MAX = 0.10, 0.02
 #: doubling the batch must raise the step time by at least this factor, otherwise the device waits for its instructions
 DOUBLING_MIN = 1.10
 #: NVML's reasons for lower clocks that make a figure invalid. The software power cap is the normal state of a card
@@ -31,6 +33,9 @@ class Rule:
 RULES = [
     Rule("throttled", "throttle_reasons", lambda v: bool(THROTTLES & set(v)), "the clocks were lowered: {0}"),
     Rule("neighbour", "neighbours", lambda v: v > 0, "{0} other process(es) used the GPU"),
+    Rule("health", "health", bool, "the hardware is not in order: {0}"),
+    Rule("cpu_load", "cpu_others", lambda v: v > CPU_OTHERS_MAX, "other programs used {0:.1%} of the processors"),
+    Rule("cpu_steal", "cpu_steal", lambda v: v > CPU_STEAL_MAX, "the hypervisor took {0:.1%} of the processors' time"),
     Rule("shared_gpu", "ranks_per_gpu", lambda v: v > 1, "two ranks on one GPU: {0} share it, no link was measured"),
     Rule("cv", "cv", lambda v: v > CV_MAX, "samples vary by {0:.1%} (at most " + f"{CV_MAX:.0%})"),
     Rule(
@@ -53,9 +58,15 @@ RULES = [
         lambda v: v < DOUBLING_MIN,
         "twice the batch takes {0:.2f} times as long: launch-bound",
     ),
+    Rule("slow", "slow", bool, "slower than its peers: {0}"),
     Rule("wrong_elements", "wrong_elements", lambda v: v > 0, "{0} element(s) of the results are wrong"),
 ]
 CODES = [rule.code for rule in RULES]
+#: the rules that are about the machine, by the device that measures; a CPU's clocks and neighbours are not known
+MACHINE = {
+    "cuda": ["throttled", "neighbour", "health"],
+    "cpu": ["throttled", "neighbour", "health", "cpu_load", "cpu_steal"],
+}
 
 
 def judge(facts: Mapping[str, Any], rules: Iterable[str] = CODES, where: str = "") -> dict[str, Any]:
@@ -72,14 +83,23 @@ def judge(facts: Mapping[str, Any], rules: Iterable[str] = CODES, where: str = "
 
 
 def _format(value: Any) -> Any:
-    return ", ".join(sorted(value)) if isinstance(value, list | set | tuple | dict) else value
+    return "; ".join(sorted(value)) if isinstance(value, list | set | tuple | dict) else value
 
 
-def ended(status: str, error: str | None) -> dict[str, Any]:
-    """The verdict on a run, from the way it ended."""
-    if status == "complete":
-        return {"valid": True, "reasons": [], "unchecked": []}
-    reason = {"code": status, "message": error or f"the run is {status}", "where": "run"}
+def ended(status: str, error: str | None, git: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The verdict on a run, from the way it ended and the checkout it ran from."""
+    reasons = []
+    if status != "complete":
+        reasons.append({"code": status, "message": error or f"the run is {status}", "where": "run"})
+    if git and git["dirty"]:
+        message = "the files differ from the recorded commit, so the run cannot be repeated"
+        reasons.append({"code": "dirty_tree", "message": message, "where": "run"})
+    return {"valid": not reasons, "reasons": reasons, "unchecked": []}
+
+
+def predicted(where: str) -> dict[str, Any]:
+    """The verdict on figures that were computed: they are no measurement."""
+    reason = {"code": "predicted", "message": "a prediction, not a measurement", "where": where}
     return {"valid": False, "reasons": [reason], "unchecked": []}
 
 

@@ -13,6 +13,7 @@ from benchmarks.distributed.comm import COLLECTIVES, TRANSFERS
 Part = dict[str, Any]
 Table = tuple[str, list[str], list[list[Any]]]
 MIB = 2**20
+TITLE = "Communication back to back, as nccl-tests; single: one at a time, from an idle device (GB = 1e9 bytes)"
 
 
 def size(count: float | None) -> str:
@@ -32,23 +33,35 @@ def percent(share: float | None) -> str:
 
 
 def communication(part: Part) -> Iterator[Table]:
-    columns = ["operation", "size", "p50 us", "p95 us", "CV", "algbw GB/s", "busbw GB/s", "wrong", "algorithm"]
+    columns = [
+        *("operation", "size", "p50 us", "p95 us", "CV", "single us", "launch us"),
+        *("algbw GB/s", "busbw GB/s", "wrong", "algorithm"),
+    ]
     swept = [name for name in [*COLLECTIVES, *TRANSFERS] if "rows" in part.get(name, {})]
-    yield "Communication (GB = 1e9 bytes)", columns, [_comm_row(name, r) for name in swept for r in part[name]["rows"]]
-    fits = [[name, f["alpha_s"] * 1e6, f["beta_bytes_per_s"] / 1e9, size(f["half_bandwidth_bytes"]), f["r2"]]
-            for name in swept if (f := part[name]["fit"])]  # fmt: skip
-    yield "t = alpha + S/beta", ["operation", "alpha us", "beta GB/s", "half of it at", "R2"], fits
+    yield TITLE, columns, [_comm_row(name, r) for name in swept for r in part[name]["rows"]]
+    columns = ["operation", "alpha us", "beta GB/s", "half of it at", "R2", "pieces", "valid"]
+    yield "t = alpha + S/beta", columns, [_fit_row(name, part[name]["fit"]) for name in swept if part[name]["fit"]]
     if "gb_per_s" in part.get("pairs", {}):
         rows = [[f"from {a}", *row] for a, row in enumerate(part["pairs"]["gb_per_s"])]
         columns = ["", *(f"to {b}" for b in range(len(rows)))]
         yield f"One way between each two ranks, {size(part['pairs']['size_bytes'])}, GB/s", columns, rows
 
+    keys = ("operation", "expected_gb_per_s", "measured_gb_per_s", "ratio", "source")
+    rows = [[row[key] for key in keys] for row in part.get("expected", [])]
+    yield "Bus bandwidth", ["operation", "expected GB/s", "measured GB/s", "ratio", "source of the expected"], rows
+
 
 def _comm_row(name: str, row: Part) -> list[Any]:
     time = row["timing"]
-    times = [row["latency_us"], time["p95_s"] * 1e6, percent(time["cv"])]
+    times = [row["latency_us"], time["p95_s"] * 1e6, percent(time["cv"]), row["single_us"], row["launch_us"]]
     bandwidths = [row["algbw_gb_per_s"], row["busbw_gb_per_s"]]
     return [name, size(row["size_bytes"]), *times, *bandwidths, row["wrong_elements"], row["algorithm"]]
+
+
+def _fit_row(name: str, fit: Part) -> list[Any]:
+    alpha, beta = fit["alpha_s"], fit["beta_bytes_per_s"]
+    figures = [alpha and alpha * 1e6, beta and beta / 1e9, size(fit["half_bandwidth_bytes"]), fit["r2"]]
+    return [name, *figures, len(fit["pieces"]), fit["valid"]]
 
 
 def training(part: Part) -> Iterator[Table]:
@@ -64,11 +77,11 @@ def training(part: Part) -> Iterator[Table]:
         "step p95 ms": lambda e: e["timing"]["p95_s"] * 1e3,
         "step CV": lambda e: percent(e["timing"]["cv"]),
         "waiting for data": lambda e: percent(e["data_wait_share"]),
-        "exposed communication ms": lambda e: e["exposed"]["seconds"] * 1e3,
-        "exposed share of passes": lambda e: percent(e["exposed"]["share_of_passes"]),
+        "exposed communication ms": lambda e: e["exposed"] and e["exposed"]["seconds"] * 1e3,
+        "exposed share of passes": lambda e: percent(e["exposed"] and e["exposed"]["share_of_passes"]),
         "peak memory, worst rank": lambda e: size(e["peak_memory_bytes"]),
         "J/sample": lambda e: e["joules_per_sample"],
-        "model TFLOP/s a rank": lambda e: e["mfu"]["numerator_flops_per_s"] / 1e12,
+        "model TFLOP/s": lambda e: e["mfu"]["numerator_flops_per_s"] / 1e12,
         "dense peak TFLOP/s": lambda e: (e["mfu"]["denominator_flops_per_s"] or 0) / 1e12 or None,
         "MFU": lambda e: percent(e["mfu"]["mfu"]),
     }
@@ -91,17 +104,12 @@ def memory(part: Part) -> Iterator[Table]:
         columns,
         [[key, *(text for e in engines for text in pair(e, key))] for key in keys],
     )
-    peaks = part.get("batch_fit", {}).get("rows", [])
-    rows = [[row["batch"], size(row["peak_bytes"]), size(row["needed_bytes"])] for row in peaks]
-    yield "Peak by batch", ["batch", "held by tensors", "needed, gaps included"], rows
     best = part.get("largest_batch", {})
+    rows = [[row["batch"], size(row["peak_bytes"]), size(row["needed_bytes"])] for row in best.get("rows", [])]
+    yield "Peak by batch", ["batch", "held by tensors", "needed, gaps included"], rows
     if "predicted" in best:
         words = ["budget", "predicted", "ran", "as predicted"]
-        yield (
-            "Largest batch",
-            words,
-            [[size(best["budget_bytes"]), best["predicted"], best.get("ran"), best["verified"]]],
-        )
+        yield "Largest batch", words, [[size(best["budget_bytes"]), best["predicted"], best["ran"], best["verified"]]]
 
 
 def scaling(part: Part) -> Iterator[Table]:

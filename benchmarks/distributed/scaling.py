@@ -15,13 +15,14 @@ import torch.distributed as dist
 from benchmarks.core import formulas, timing, verdict
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World, powers_of_two
-from benchmarks.distributed.trainer import Trainer
-from benchmarks.distributed.training import Plan
+from benchmarks.core.trainer import series
+from benchmarks.distributed.plans import Plan
+from benchmarks.distributed.trainer import batches, trainer
 
 RULES = ["shared_gpu", "cv", "efficiency", "loss"]
 
 
-def batches(mode: str, plan: Plan, sizes: Sequence[int]) -> dict[int, int]:
+def samples_per_rank(mode: str, plan: Plan, sizes: Sequence[int]) -> dict[int, int]:
     """Size of the sub-group -> samples per rank. The global batch of strong scaling divides by every size."""
     if mode == "weak":
         return dict.fromkeys(sizes, plan.batch)
@@ -32,18 +33,21 @@ def batches(mode: str, plan: Plan, sizes: Sequence[int]) -> dict[int, int]:
 
 def point(world: World, plan: Plan, group: Any, size: int, batch: int) -> dict[str, Any]:
     """The training step on the first ``size`` ranks; the others wait for its samples."""
-    samples, loss = None, None
+    samples, wall, loss = None, 0.0, None
     if world.rank < size:
-        trainer = Trainer(world, plan.shape, engine="ddp", batch=batch, dtype=plan.dtype, seed=plan.seed, group=group)
-        samples = trainer.steps(plan.warmup, plan.iters)
-        loss = float(trainer.loss)
-        trainer.close()
-    time = timing.summary(world.slowest(samples), plan.seed)
+        own = trainer(world, plan, "ddp", group=group)
+        loader = batches(world, plan, own, batch)
+        series(own, plan.warmup, loader.first(plan.warmup))
+        steps = series(own, plan.iters, loader.first(plan.iters))
+        samples, wall, loss = [seconds for _, seconds in steps.laps], steps.wall, steps.losses[-1]
+        own.close()
+    time, seconds = timing.summary(world.slowest(samples), plan.seed), max(world.gather(wall))
     return {
         "ranks": size,
         "samples_per_rank": batch,
         "samples_per_step": batch * size,
-        "samples_per_s": batch * size / time["p50_s"],
+        "wall_s": seconds,
+        "samples_per_s": batch * size * plan.iters / seconds,
         "loss": world.gather(loss)[0],
         "timing": time,
     }
@@ -54,7 +58,7 @@ def judged(world: World, mode: str, row: dict[str, Any], base: dict[str, Any]) -
     size = row["ranks"]
     efficiency = {
         "weak": lambda: formulas.weak_efficiency(row["samples_per_s"], size, base["samples_per_s"]),
-        "strong": lambda: formulas.strong_efficiency(base["timing"]["p50_s"], row["timing"]["p50_s"], size),
+        "strong": lambda: formulas.strong_efficiency(base["wall_s"], row["wall_s"], size),
     }[mode]()
     facts = {
         "cv": row["timing"]["cv"],
@@ -78,7 +82,7 @@ def run(world: World, plan: Plan, put: Callable[..., None]) -> None:
     with Progress("scaling", 2 * len(sizes), rank=world.rank) as bar:
         for mode in ("weak", "strong"):
             rows: list[dict[str, Any]] = []
-            for size, batch in batches(mode, plan, sizes).items():
+            for size, batch in samples_per_rank(mode, plan, sizes).items():
                 row = point(world, plan, groups[size], size, batch)
                 rows.append(judged(world, mode, row, rows[0] if rows else row))
                 bar.step(f"{mode} {size}")

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.core import environment, ranks, results, verdict
+from benchmarks.core import environment, outliers, ranks, results, verdict
 from benchmarks.core.ranks import BadInput, Guard, World
 from benchmarks.core.sampler import Watch
+from benchmarks.core.trainer import DTYPES
 from benchmarks.distributed import algorithms, comm, memory, report, scaling, training
 from benchmarks.distributed import distributed_benchmarks as script
 from benchmarks.distributed.models import SHAPES
+from benchmarks.distributed.plans import Plan
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 #: device -> the defaults
@@ -51,7 +53,7 @@ def parser() -> Parser:
     add("--iters", type=int, default=100, help="timed iterations or steps of each (default: 100; p99 needs 100)")
     add("--output-dir", default="./results", help="where JSON, tables and plots go (default: ./results)")
     add("--sizes", nargs="+", metavar="SIZE", help="message sizes, K, M and G being powers of two: 64K 8M 1G")
-    add("--dtype", choices=list(comm.DTYPES), help="of messages and computing (default: bf16 on a GPU, fp32 on a CPU)")
+    add("--dtype", choices=list(DTYPES), help="of messages and computing (default: bf16 on a GPU, fp32 on a CPU)")
     add("--backend", choices=["nccl", "gloo", "auto"], default="auto", help="nccl: GPUs; gloo: CPUs (default: auto)")
     shapes = "\n".join(f"  {name}: {shape.parameters():,} parameters" for name, shape in SHAPES.items())
     add("--model", choices=list(SHAPES), help=f"the transformer (default: gpt2 on a GPU, tiny on a CPU)\n{shapes}")
@@ -76,7 +78,7 @@ class Settings:
     parts: list[str]
     backend: str
     comm: comm.Plan
-    training: training.Plan
+    training: Plan
     memory_budget: int | None
     output_dir: str
     nccl_log: bool
@@ -122,7 +124,7 @@ def settings(words: Sequence[str]) -> Settings:
         parts=list(PARTS) if options.benchmark == "all" else [options.benchmark],
         backend=backend,
         comm=comm.Plan(sizes, options.warmup, options.iters, dtype),
-        training=training.Plan(
+        training=Plan(
             model, shape, options.batch_size or shape.batch, dtype, options.warmup, options.iters, options.seed
         ),
         memory_budget=parse_size(options.memory_budget, "--memory-budget") if options.memory_budget else None,
@@ -159,7 +161,8 @@ class Run:
         with Watch(self.world) as watch:
             self._acts[name](put)
         put("gpu", watch.cards)
-        machine = verdict.judge(watch.facts(), ["throttled", "neighbour"], name)
+        put("processor", watch.processor)
+        machine = verdict.judge(watch.facts(), verdict.MACHINE[self.world.device.type], name)
         put("verdict", verdict.together([machine, *results.verdicts(part)]))
 
     def wrong_elements(self) -> int:
@@ -218,5 +221,5 @@ def start_record(world: World, chosen: Settings, folder: Any) -> results.Record:
         name=f"benchmark_{world.size}{kind}",
         world_size=world.size,
         config=chosen.config(world),
-        environment=environment.record({"seed": chosen.training.seed}),
+        environment=environment.record({"seed": chosen.training.seed}) | {"ranks": outliers.described(world.members)},
     )

@@ -1,46 +1,33 @@
 """End-to-end training steps under DDP and FSDP: throughput, what takes the time, and the prediction.
 
-Exposed communication is step(sync) - step(no_sync). The optimizer's part is the same in both and is left out of both:
-without synchronisation FSDP has no gradients for it. Under FSDP both include the gathering of parameters, so only the
-reduction of gradients counts as exposed.
+Throughput is of all samples over all of the time. What an exchange costs, and whether the device waits for its
+instructions, is measured as in every suite (``core/sides.py``).
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.core import formulas, peaks, timing, verdict
+from benchmarks.core import formulas, gauge, outliers, peaks, sides, timing, verdict
 from benchmarks.core.environment import device_name
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World
 from benchmarks.core.sampler import Watch
+from benchmarks.core.trainer import Steps, series
 from benchmarks.distributed import comm
-from benchmarks.distributed.gauge import Gauge, settle
-from benchmarks.distributed.models import Shape
-from benchmarks.distributed.trainer import Trainer
+from benchmarks.distributed.plans import Plan
+from benchmarks.distributed.trainer import batches, trainer
 
 #: DDP's buckets: a small first one, then 25 MiB each
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
-#: sizes of the short sweep for the prediction, if the communication benchmark did not run
-SWEEP = [2**14, 2**18, 2**22, 2**24]
+#: sizes of the short sweep for the prediction, if the communication benchmark gave no fit
+SWEEP = 6
 RULES = ["shared_gpu", "cv", "allocation_retries", "out_of_memory", "skipped_steps", "loss", "mfu", "launch_bound"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    model: str
-    shape: Shape
-    batch: int
-    dtype: str
-    warmup: int
-    iters: int
-    seed: int
 
 
 def buckets(total: int) -> list[int]:
@@ -53,107 +40,66 @@ def buckets(total: int) -> list[int]:
     return sizes
 
 
-def throughput(world: World, plan: Plan, time: dict[str, Any]) -> dict[str, Any]:
-    """The throughput of the median step, of all ranks together and of each."""
-    samples = plan.batch * world.size / time["p50_s"]
-    tokens = samples * plan.shape.length
-    return {
-        "samples_per_s": samples,
-        "tokens_per_s": tokens,
-        "samples_per_s_per_rank": samples / world.size,
-        "tokens_per_s_per_rank": tokens / world.size,
-    }
-
-
-def train(world: World, plan: Plan, engine: str, doubling: float | None) -> dict[str, Any]:
+def train(world: World, plan: Plan, engine: str, doubling: dict[str, Any] | None) -> dict[str, Any]:
     """One engine: steps, then passes with and without synchronisation in turns."""
-    settle(world)
-    if world.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(world.device)
-    trainer = Trainer(world, plan.shape, engine=engine, batch=plan.batch, dtype=plan.dtype, seed=plan.seed)
-    trainer.steps(plan.warmup, 0)
-    before = allocator(world)
+    gauge.settle(world)
+    own = trainer(world, plan, engine)
+    loader = batches(world, plan, own)
+    series(own, plan.warmup, loader.first(plan.warmup))
+    own.reset_memory()
     with Watch(world) as watch:
-        samples = world.slowest(trainer.steps(0, plan.iters))
-    time = timing.summary(samples, plan.seed)
-    flops = plan.shape.training_flops() * plan.batch
-    used = peaks.mfu(flops, time["p50_s"], device_name(world.device), peak_type(plan.dtype))
-    joules = watch.joules()
-    facts = {
-        "cv": time["cv"],
-        "loss": statistics.fmean(world.gather(float(trainer.loss))),
-        "mfu": used["mfu"],
-        "doubling": doubling,
-        "skipped_steps": max(world.gather(trainer.skipped)),
-        "ranks_per_gpu": world.ranks_per_gpu(),
-        **{key: after - before[key] for key, after in allocator(world).items()},
-    }
+        steps = series(own, plan.iters, loader.first(plan.iters))
+    peak, counts = own.gauge.held(), gauge.worst(world, own.gauge.counts())
+    exposed = sides.exposed(world, own, loader.make(0), plan.iters, plan.seed)
+    own.close()
+    joules, used = watch.joules(), figures(world, plan, steps)
     result = {
-        "timing": time,
-        **throughput(world, plan, time),
-        "data_wait_share": max(world.gather(sum(trainer.batches.waits))) / sum(samples),
-        "loss": facts["loss"],
-        "peak_memory_bytes": peak_memory(world),
-        "joules_per_sample": joules and formulas.joules_per_sample(joules, plan.batch * world.size * plan.iters),
-        "mfu": used,
+        **used,
+        "data_wait_share": max(world.gather(sum(loader.waited) / steps.wall)),
+        # the worst rank's; a resident set would count the whole process
+        "peak_memory_bytes": max(world.gather(peak)) if own.gauge.cuda else None,
+        "joules_per_sample": joules and formulas.joules_per_sample(joules, used["samples"]),
         "gpu": watch.cards,
-        "exposed": exposed(world, trainer, plan),
-        "verdict": verdict.judge(facts, RULES, f"training {engine}"),
+        "exposed": exposed,
     }
-    trainer.close()
-    return result
+    facts = {
+        **counts,
+        "cv": used["timing"]["cv"],
+        "loss": used["loss"],
+        "mfu": used["mfu"]["mfu"],
+        "doubling": sides.doubling_fact(doubling),
+        "skipped_steps": max(world.gather(steps.skipped)),
+        "ranks_per_gpu": world.ranks_per_gpu(),
+        "slow": exposed and outliers.rank_words(exposed["slow"]),
+    }
+    rules = [*RULES, "slow"] if exposed else RULES
+    return result | {"verdict": verdict.judge(facts, rules, f"training {engine}")}
 
 
-def peak_type(dtype: str) -> str:
-    """fp32 products run in TF32 where that is allowed; the peak must be that of the dtype that ran."""
-    return "tf32" if dtype == "fp32" and torch.get_float32_matmul_precision() != "highest" else dtype
-
-
-def allocator(world: World) -> dict[str, int]:
-    """The worst rank's counts of retried and failed allocations; empty on a CPU, which does not count them."""
-    if world.device.type != "cuda":
-        return {}
-    counts = Gauge(world.device).allocator()
-    return {key: max(other[key] for other in world.gather(counts)) for key in ("allocation_retries", "ooms")}
-
-
-def peak_memory(world: World) -> int | None:
-    """The worst rank's peak since the model was created; ranks are not summed."""
-    if world.device.type != "cuda":
-        return None
-    return max(world.gather(torch.cuda.max_memory_allocated(world.device)))
-
-
-def exposed(world: World, trainer: Trainer, plan: Plan) -> dict[str, Any]:
-    """Forward and backward with and without exchange of gradients, in turns, so that both run under the same load."""
-    ids = trainer.batches.next()
-    series: dict[bool, list[float]] = {True: [], False: []}
-    for turn in range(2 + plan.iters):
-        for synced, samples in series.items():
-            act = lambda synced=synced: trainer.passes(ids, synced=synced)
-            one = timing.measure(act, warmup=0, iters=1, device=world.device, before=world.barrier)
-            trainer.forget(ids, synced=synced)
-            samples += one if turn >= 2 else []  # the first turns warm up
-    with_, without = (timing.summary(world.slowest(series[key]), plan.seed) for key in (True, False))
-    seconds = with_["p50_s"] - without["p50_s"]
+def figures(world: World, plan: Plan, steps: Steps) -> dict[str, Any]:
+    """Times, throughput and MFU of a series of steps, of all ranks."""
+    wall, samples = max(world.gather(steps.wall)), plan.batch * world.size * plan.iters
+    flops, gpu = plan.shape.training_flops() * samples, world.device if world.device.type == "cuda" else None
     return {
-        "seconds": seconds,
-        "share_of_passes": seconds / with_["p50_s"],
-        "synced": {"timing": with_},
-        "unsynced": {"timing": without},
+        "timing": timing.summary(world.slowest([seconds for _, seconds in steps.laps]), plan.seed),
+        "wall_s": wall,
+        "samples": samples,
+        **formulas.throughput(samples, wall, plan.shape.length, world.size),
+        "loss": statistics.fmean(world.gather(steps.losses[-1])),
+        "mfu": peaks.mfu(flops, wall, device_name(world.device), peaks.ran_in(plan.dtype), world.size, gpu),
     }
 
 
 # -- what was predicted --------------------------------------------------------------------
 
 
-def gradient_allreduce(world: World, plan: Plan, fit: dict[str, float] | None) -> dict[str, Any]:
+def gradient_allreduce(world: World, plan: Plan, fit: dict[str, Any] | None) -> dict[str, Any]:
     """The all-reduce of all gradients, bucket by bucket as in DDP, without any computation to overlap with."""
     total = 4 * plan.shape.parameters()
     sizes = buckets(total)
     if world.size == 1:
         return {"bytes": total, "buckets": len(sizes), "skipped": "one rank exchanges nothing"}
-    known_fit = fit or short_sweep(world, plan)
+    known_fit = fit or short_sweep(world, plan, sizes)
     buffer = torch.rand(min(total, BUCKET) // 4 + 1, device=world.device) - 0.5
 
     def act() -> None:
@@ -176,53 +122,44 @@ def gradient_allreduce(world: World, plan: Plan, fit: dict[str, float] | None) -
     }
 
 
-def predict(fit: dict[str, float] | None, sizes: Sequence[int]) -> float | None:
-    """The prediction: one latency per bucket, and the bytes at the fitted bandwidth."""
-    return sum(fit["alpha_s"] + size / fit["beta_bytes_per_s"] for size in sizes) if fit else None
+def predict(fit: dict[str, Any] | None, sizes: Sequence[int]) -> float | None:
+    """The sum of the buckets' times by the fit; None if one of them is outside the measured sizes."""
+    pieces = [formulas.Piece(**piece) for piece in fit["pieces"]] if fit else []
+    times = [formulas.predicted(pieces, size) for size in sizes] if pieces else [None]
+    return None if None in times else sum(time for time in times if time is not None)
 
 
-def short_sweep(world: World, plan: Plan) -> dict[str, float] | None:
-    sweep = comm.Plan(SWEEP, warmup=3, iters=max(5, plan.iters // 2), dtype="fp32")
-    rows = [comm.measure(world, "allreduce", comm.allreduce, size, sweep) for size in SWEEP]
+def short_sweep(world: World, plan: Plan, sizes: Sequence[int]) -> dict[str, Any] | None:
+    """The fit of a few sizes, from the smallest bucket to the largest."""
+    low, high = min(min(sizes), max(sizes) // 1024), max(sizes)
+    swept = [round(low * (high / low) ** (k / (SWEEP - 1))) for k in range(SWEEP)]
+    sweep = comm.Plan(swept, warmup=3, iters=max(5, plan.iters // 2), dtype="fp32")
+    rows = [comm.measure(world, "allreduce", comm.allreduce, size, sweep) for size in swept]
     return comm.fitted(rows)
 
 
 # -- launch-bound --------------------------------------------------------------------------
 
 
-def doubled(world: World, plan: Plan) -> float | None:
-    """How much longer the passes of twice the batch take, on each rank alone; None if it does not fit."""
-    times: list[float | None] = []
-    for batch in (plan.batch, 2 * plan.batch):
-        try:
-            times.append(alone(world, plan, batch))
-        except torch.cuda.OutOfMemoryError:
-            times.append(None)
-    once, twice = times
-    ratio = twice / once if once and twice else None
-    ratios = world.gather(ratio)
-    return None if None in ratios else min(ratios)
-
-
-def alone(world: World, plan: Plan, batch: int) -> float:
-    """The median of a few passes without any engine."""
-    trainer = Trainer(world, plan.shape, engine="none", batch=batch, dtype=plan.dtype, seed=plan.seed)
+def doubled(world: World, plan: Plan) -> dict[str, Any] | None:
+    """How much longer the passes of twice the batch take, on each rank without any engine."""
+    own = trainer(world, plan, "none")
     try:
-        ids = trainer.batches.next()
-        clear = lambda: trainer.optimizer.zero_grad(set_to_none=True)
-        iters = max(3, plan.iters // 4)
-        act = lambda: trainer.passes(ids)
-        return timing.percentile(timing.measure(act, warmup=2, iters=iters, device=world.device, after=clear), 50)
+        once, twice = (
+            sides.passes(own, batches(world, plan, own, samples).make(0), sync=False)
+            for samples in (plan.batch, 2 * plan.batch)
+        )
+        return sides.doubled(world, once, twice, max(5, plan.iters // 4), plan.seed)
     finally:
-        trainer.close()
+        own.close()
 
 
-def run(world: World, plan: Plan, put: Callable[..., None], fit: dict[str, float] | None) -> None:
+def run(world: World, plan: Plan, put: Callable[..., None], fit: dict[str, Any] | None) -> None:
     """Run every engine and put it into the record as soon as it is complete."""
     put("model", describe(plan))
     with Progress("training", 4, rank=world.rank) as bar:
         doubling = doubled(world, plan)
-        put("doubled_batch_ratio", doubling)
+        put("doubling", doubling)
         bar.step("alone")
         put("gradient_allreduce", gradient_allreduce(world, plan, fit))
         bar.step("all-reduce")

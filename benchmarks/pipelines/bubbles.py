@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gt
-from benchmarks.pipelines.figures import Figure, Sizes
+from benchmarks.core.rows import Row
+from benchmarks.pipelines.sizes import Sizes
 from benchmarks.pipelines.timed import Span, spans, timed_system
 from gt.pipeline import Pipeline, bubble_formula
 from gt.pipeline.schedules import chunks_of
@@ -77,7 +78,7 @@ def run_steps(schedule: str, microbatches: int, seconds: float, steps: int) -> l
     return measured[1:]
 
 
-def bubble(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+def bubble(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
     for schedule, microbatches, allowed in CASES:
         steps = run_steps(schedule, microbatches, sizes.op_seconds, sizes.steps)
         formula = bubble_formula(schedule, STAGES, microbatches, chunks_of(schedule))
@@ -85,10 +86,11 @@ def bubble(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
         assert formula is not None, "the cases have formulas"
         assert base is not None
         name = f"bubble of {schedule}, {STAGES} stages, {microbatches} microbatches"
-        yield Figure(name, [*map(measured_bubble, steps)], "of a step", formula, allowed(base, formula))
+        bubbles = [*map(measured_bubble, steps)]
+        yield Row(name, bubbles, "of a step", "<=", allowed(base, formula), formula=formula)
 
 
-def client(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+def client(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
     """A step of 1f1b with 8 microbatches whose ops take no time: emitting it, and until its loss is known."""
     with tempfile.TemporaryDirectory() as name, timed_system(STAGES, 0.0, pathlib.Path(name)):
         model = Products("1f1b", 8)
@@ -103,5 +105,5 @@ def client(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
             done.append((time.perf_counter() - started) * 1e6)
         gt.load_config(None)
     actions = 2 * STAGES * 8
-    yield Figure("client, a repeated step", [t / actions for t in emitted], "us an action")
-    yield Figure("a repeated step of 64 actions without work", done, "us")
+    yield Row("client, a repeated step", [t / actions for t in emitted], "us an action")
+    yield Row("a repeated step of 64 actions without work", done, "us")

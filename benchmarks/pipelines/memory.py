@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import gt
-from benchmarks.pipelines.figures import Figure, Sizes
+from benchmarks.core.rows import Row
+from benchmarks.pipelines.sizes import Sizes
 from gt import nn
 from gt.pipeline import Pipeline, peak_activations
 from gt.pipeline.schedules import SCHEDULES, chunks_of
@@ -50,9 +51,9 @@ def held_activations(schedule: str, evaluate: bool = False) -> tuple[list[int], 
     return held, peak_activations(pipeline.schedule)
 
 
-def memory(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+def memory(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
     for schedule in SCHEDULES:
         held, expected = held_activations(schedule)
         details = {f"stage_{stage}": float(count) for stage, count in enumerate(held)}
         name = f"activations held under {schedule}, {STAGES} stages, {MICROBATCHES} microbatches"
-        yield Figure(name, [float(max(held))], "microbatches of a part", float(max(expected)), details=details)
+        yield Row(name, [float(max(held))], "microbatches of a part", details=details, formula=float(max(expected)))

@@ -12,7 +12,8 @@ from typing import Any
 
 import gt
 from benchmarks.autoshard.system import System
-from benchmarks.pipelines.figures import Figure, Sizes
+from benchmarks.core.rows import Row
+from benchmarks.pipelines.sizes import Sizes
 
 #: bytes of a tensor -> moves in one sample
 COUNTS = {1 << 10: 400, 64 << 10: 400, 1 << 20: 100, 8 << 20: 20}
@@ -51,7 +52,7 @@ def rate(program: Any, x: Any, count: int) -> float:
     return count / (time.perf_counter() - started)
 
 
-def rates(sizes: Sizes, way: str = "") -> Iterator[Figure]:
+def rates(sizes: Sizes, way: str = "") -> Iterator[Row]:
     for nbytes, count in COUNTS.items():
         with gt.signal.context("stage0"):
             x = gt.ones(nbytes // 4)
@@ -60,10 +61,10 @@ def rates(sizes: Sizes, way: str = "") -> Iterator[Figure]:
                 rate(program, x, count)
             name = program.__name__.replace("_", " ")
             samples = [rate(program, x, count) for _ in range(sizes.rounds)]
-            yield Figure(f"moves {name}, {nbytes >> 10} KiB{way}", samples, "moves a second")
+            yield Row(f"moves {name}, {nbytes >> 10} KiB{way}", samples, "moves a second")
 
 
-def moves(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+def moves(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
     with two_stages(sizes.port):
         yield from rates(sizes)
 
@@ -89,7 +90,7 @@ def moved_bits() -> list[bytes]:
     return arrived
 
 
-def both_ways(sizes: Sizes) -> Iterator[Figure]:
+def both_ways(sizes: Sizes) -> Iterator[Row]:
     """The same moves through the host and by CUDA IPC: times, and whether all bits are equal."""
     bits: dict[str, list[bytes]] = {}
     for way in WAYS:
@@ -97,7 +98,7 @@ def both_ways(sizes: Sizes) -> Iterator[Figure]:
             bits[way] = moved_bits()
             yield from rates(sizes, f", {way}")
     different = sum(a != b for a, b in zip(*bits.values(), strict=True))
-    yield Figure("moves whose bits differ between the two ways", [float(different)], "moves", None, 0.0)
+    yield Row("moves whose bits differ between the two ways", [float(different)], "moves", "<=", 0.0)
 
 
 @contextmanager

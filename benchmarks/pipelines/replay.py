@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gt
-from benchmarks.pipelines.figures import Figure, Sizes
+from benchmarks.core.rows import Row
+from benchmarks.pipelines.sizes import Sizes
 from gt import nn
 from gt.client.stream.session import Session
 from gt.pipeline import Pipeline
@@ -120,7 +121,7 @@ def share_in_templates(cluster: TimedCluster, session: Session, training: Traini
     return counted(session)
 
 
-def replay(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+def replay(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
     for schedule in ("1f1b", "zb_h1"):
         with repeating(schedule) as system:
             times = [one_step(*system) for _ in range(3 * sizes.rounds)]
@@ -128,9 +129,7 @@ def replay(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
         total = counts.in_templates + counts.individually
         name = f"{schedule}, {STAGES} stages, {MICROBATCHES} microbatches"
         details = {"instructions": float(total), "individually": float(counts.individually)}
-        yield Figure(
-            f"in templates: {name}", [counts.share], "of the instructions", None, 0.95, at_least=True, details=details
-        )
+        yield Row(f"in templates: {name}", [counts.share], "of the instructions", ">=", 0.95, details)
         for role, seconds in (("client", [t[0] for t in times]), ("dispatcher", [t[1] for t in times])):
             each = [s / total * 1e6 for s in seconds]
-            yield Figure(f"{role}: {name}", each, "us an instruction", details={"step_ms": 1e3 * min(seconds)})
+            yield Row(f"{role}: {name}", each, "us an instruction", details={"step_ms": 1e3 * min(seconds)})

@@ -10,8 +10,9 @@ from typing import Any
 
 import gt
 from benchmarks.autoshard.system import System
+from benchmarks.core.rows import Row
 from benchmarks.pipelines import moves
-from benchmarks.pipelines.figures import Figure, Sizes
+from benchmarks.pipelines.sizes import Sizes
 from gt import nn
 from gt.pipeline import Pipeline
 
@@ -46,7 +47,7 @@ class Mlp:
         return time.perf_counter() - started
 
 
-def scaling(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+def scaling(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
     """The same parts on one worker and on two, in turns on one system."""
     with System(2, sizes.port):
         sides = {n: Mlp(sizes.width, sizes.rows, 2, [0, n - 1]) for n in (1, 2)}
@@ -56,12 +57,10 @@ def scaling(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
     difference = max(abs(a - b) for a, b in zip(losses[1], losses[2], strict=True))
     ratios = [t[1] / t[2] for t in times]
     details = {"seconds_1": times[-1][1], "seconds_2": times[-1][2], "losses_differ": difference}
-    yield Figure(
-        f"2 stages, {MICROBATCHES} microbatches, 2 CPU workers", ratios, "x 1 worker", None, 1.5, True, details
-    )
+    yield Row(f"2 stages, {MICROBATCHES} microbatches, 2 CPU workers", ratios, "x 1 worker", ">=", 1.5, details)
 
 
-def gpu(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+def gpu(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
     """2 and 4 workers that share one GPU, in both ways of moving: the losses must equal those of one worker."""
     os.environ["GT_SHARE_GPUS"] = "1"
     yield from moves.both_ways(sizes)
@@ -71,7 +70,7 @@ def gpu(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
             gt.load_config(None)
 
 
-def _on_one_gpu(sizes: Sizes, way: str, trace: pathlib.Path) -> Iterator[Figure]:
+def _on_one_gpu(sizes: Sizes, way: str, trace: pathlib.Path) -> Iterator[Row]:
     expected = [loss.item() for loss in _losses(Mlp(sizes.width, sizes.rows, 4, [0] * 4))]
     for workers in ([0, 0, 1, 1], [0, 1, 2, 3]):
         for schedule in ("1f1b", "zb_h1"):
@@ -80,8 +79,8 @@ def _on_one_gpu(sizes: Sizes, way: str, trace: pathlib.Path) -> Iterator[Figure]
             differ = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
             times = [model.seconds() for _ in range(sizes.rounds)]
             name = f"{schedule}, 4 parts on {len(set(workers))} workers of one GPU, {way}"
-            yield Figure(f"{name}: losses", [differ], "largest difference from 1 worker", None, 1e-4)
-            yield Figure(f"{name}: step", [t * 1e3 for t in times], "ms")
+            yield Row(f"{name}: losses", [differ], "largest difference from 1 worker", "<=", 1e-4)
+            yield Row(f"{name}: step", [t * 1e3 for t in times], "ms")
     with gt.debug.trace(trace):
         model.seconds()
 

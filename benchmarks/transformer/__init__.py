@@ -6,8 +6,8 @@ options          flags, defaults, checks
 model            the model on torch and on GT, its parameters and FLOPs by formula
 dataset          shards on disk: written atomically, checked on reuse
 pagecache        whether a read came from the disk or from memory
-loader           batches of a rank, and how long the loop waited for them
-engines          ddp and fsdp: one training step; engine_gt the same on GT
+loader           the batches of a rank
+engines          the model under ddp and fsdp; engine_gt the same on GT
 fitting          the batch size that fills a given share of memory
 measuring        epochs, timed
 compare_results  the command that compares result files; comparing and exporting are its parts

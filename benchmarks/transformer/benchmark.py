@@ -21,17 +21,16 @@ if __name__ == "__main__":
 
 import torch
 
-from benchmarks.core import environment, plots, ranks, results, tables
+from benchmarks.core import environment, outliers, plots, ranks, results, tables
 from benchmarks.core.formulas import GIB
 from benchmarks.core.progress import Progress
 from benchmarks.transformer import dataset, engine_gt, fitting, model
-from benchmarks.transformer.engines import Engine, TorchEngine
-from benchmarks.transformer.loader import Loader, Source, plan
+from benchmarks.transformer.engines import ENGINES
+from benchmarks.transformer.loader import Batches, Source, plan
 from benchmarks.transformer.measuring import Run
 from benchmarks.transformer.options import Config, parser, resolve
 from benchmarks.transformer.problems import BadInput, NoDisk
 
-ENGINES: dict[str, Any] = {"ddp": TorchEngine, "fsdp": TorchEngine, "gt": engine_gt.GtEngine}
 SUITE = "transformer"
 
 
@@ -50,7 +49,7 @@ def _main(guard: ranks.Guard) -> int:
     chosen = None
     if config.target_vram is not None:
         chosen = fitting.choose_batch(config, world, ENGINES[config.engine], spec)
-        config = dataclasses.replace(config, batch_size=chosen["batch_size"])
+        config = dataclasses.replace(config, batch_size=chosen["ran"])
     _say(config, world)
     name = environment.device_name(world.device)
     record = _record(config, world, name) if world.first else None
@@ -117,7 +116,8 @@ def _record(config: Config, world: ranks.World, name: str) -> results.Record:
         name=file_stem(world.device, name, world.size),
         world_size=world.size,
         config=described(config, world, name),
-        environment=environment.record({"weights": config.seed, "tokens": config.seed}),
+        environment=environment.record({"weights": config.seed, "tokens": config.seed})
+        | {"ranks": outliers.described(world.members[: world.size])},
     )
 
 
@@ -148,10 +148,10 @@ def _closing(record: results.Record | None) -> Any:
 
 def _run(config: Config, world: ranks.World, name: str, record: results.Record | None, spec: dataset.Spec) -> Any:
     source = _source(config, world, record, spec)
-    engine: Engine = ENGINES[config.engine](config, world)
+    engine = ENGINES[config.engine](config, world)
     samples, batch, tail = config.num_samples, config.batch_size, not config.compile
     spans = plan(samples, batch, world.rank, world.size, tail, world.ranks_led)
-    run = Run(config, world, name, engine, Loader(source, spans, engine.stage), record)
+    run = Run(config, world, name, engine, Batches(source, spans, engine.stage), record)
     flops = model.forward_flops(config.sizes), model.training_flops(config.sizes)
     keys = ("parameters", "forward_flops_per_sample", "training_flops_per_sample")
     run.put("model", value=dict(zip(keys, (engine.parameters, *flops), strict=True)))

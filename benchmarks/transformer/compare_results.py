@@ -22,8 +22,18 @@ from benchmarks.transformer.exporting import FORMATS
 DONE, BAD_INPUT, UNEQUAL = 0, 2, 3
 #: the columns of the table on a terminal, in two parts that fit; files have all columns in one table
 PARTS = {
-    "Throughput": ("result", "GPUs", "engine", "samples/s", "95 % interval", "against the first", "samples/s a GPU"),
+    "Throughput": (
+        "result",
+        "GPUs",
+        "engine",
+        "samples/s",
+        "95 % interval",
+        "runs",
+        "against the first",
+        "samples/s a GPU",
+    ),
     "Details": ("result", "device", "tokens/s", "step p50 ms", "MFU %", "peak GiB", "J a sample"),
+    "Time": ("result", "wall s", "kernel resident %"),
     "Cost": ("result", "$ a GPU-hour", "$ a million samples", "break-even $ a GPU-hour"),
 }
 
@@ -33,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
     command_line.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="result files, or folders of them")
     command_line.add_argument(
         "--cost", nargs="+", default=[], metavar="PRICE", help="$ for an hour of one GPU: one price a result in the "
-        "order of the table, or NAME=PRICE with a part of a result's name; the pairing is printed",
+        "order of the table, or NAME=PRICE with a word of the recorded GPU's name or a part of a result's name; the "
+        "pairing is printed",
     )  # fmt: skip
     command_line.add_argument(
         "--allow-different", action="store_true", help="compare results of unequal configurations, with a warning"
@@ -77,7 +88,8 @@ def show(results: list[Result], notes: list[str]) -> None:
     any_price = any(result.price is not None for result in results)
     if any_price:
         for result in results:
-            print(f"price: {result.name} = {'none' if result.price is None else f'${result.price:,.2f} a GPU-hour'}")
+            price = "none" if result.price is None else f"${result.price:,.2f} a GPU-hour"
+            print(f"price: {result.name} ({result.device}) = {price}")
     for name, columns in PARTS.items():
         if name == "Cost" and not any_price:
             continue

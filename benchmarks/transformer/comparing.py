@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.core import formulas, results
+from benchmarks.core import audit, formulas, results, timing
 from benchmarks.core.formulas import GIB
 from benchmarks.core.ranks import BadInput
-from benchmarks.transformer.measuring import throughput_interval
+from benchmarks.transformer import measuring, model
 
 SUITE = "transformer"
 #: keys of the configuration that must be equal for two throughputs to be comparable
@@ -20,6 +22,8 @@ EQUAL = [
 ]
 #: keys that may change a figure but do not prevent a comparison
 CONFIG_WARNS = ["batch_size", "epochs", "warmup_epochs", "warmup_steps", "seed", "num_shards", "nodes"]
+#: keys that are equal in repeated runs, beside those
+SAME_RUN = ["batch_size", "nodes", "num_shards"]
 VERSION_WARNS = ["torch", "cuda", "nccl", "driver", "python", "git"]
 
 
@@ -33,10 +37,16 @@ class Result:
     data: dict[str, Any]
     #: $ per hour of one GPU
     price: float | None = None
+    #: the throughputs of all runs like this one, itself included
+    runs: tuple[float, ...] = ()
 
     @property
     def summary(self) -> dict[str, Any]:
         return dict(self.data["results"]["summary"])
+
+    @property
+    def device(self) -> str:
+        return str(self.data["config"]["device"])
 
     @property
     def gpus(self) -> int:
@@ -46,10 +56,44 @@ class Result:
     def throughput(self) -> float:
         return float(self.summary["samples_per_s"])
 
-    @property
+    @cached_property
     def interval(self) -> list[float] | None:
-        """From the raw samples, so that records of every version are treated alike."""
-        return throughput_interval(self.throughput, self.summary["timing"])
+        """Between runs if there are three of them; otherwise within this one, which says nothing about another run."""
+        between = timing.runs_interval(self.runs)
+        if between is None:
+            return timing.rate_interval(self.throughput, self.summary["timing"])
+        return [min(between[0], self.throughput), max(between[1], self.throughput)]
+
+
+def follows(data: dict[str, Any]) -> list[str]:
+    """What in a record does not follow from its raw samples."""
+    results, config = data["results"], data["config"]
+    summary, epochs = results["summary"], list(results["epochs"].values())
+    whole = measuring.totals(epochs, config["seq_len"], data["world_size"])
+    samples = whole.pop("timing")["samples_s"]
+    rate = model.training_flops(_sizes(config)) * whole["samples_per_s"]
+    energy = summary.get("energy_j")
+    whole["joules_per_sample"] = None if energy is None else formulas.joules_per_sample(energy, whole["samples"])
+    ranks = results["memory"]["ranks"]
+    whole["peak_memory_bytes"] = ranks[measuring.worst(ranks)["worst_rank"]]["peak_bytes"]
+    return [
+        *(line for number, e in results["epochs"].items() for line in _epoch(e, number, config["seq_len"])),
+        *audit.timings(results, "results"),
+        *audit.differences(summary, {k: v for k, v in whole.items() if k in summary}, "results.summary"),
+        *audit.differences(summary["timing"], timing.figures(samples), "results.summary.timing"),
+        *audit.differences(summary["mfu"], {"numerator_flops_per_s": rate}, "results.summary.mfu"),
+        *audit.verdicts(data),
+    ]
+
+
+def _epoch(e: dict[str, Any], number: str, seq_len: int) -> Iterator[str]:
+    rate = e["samples"] / e["wall_s"]
+    follows = {"samples_per_s": rate, "tokens_per_s": rate * 2 * seq_len, "steps": len(e["losses"])}
+    yield from audit.differences(e, follows, f"results.epochs.{number}")
+
+
+def _sizes(config: dict[str, Any]) -> model.Sizes:
+    return model.Sizes(**{name: config[name] for name in model.Sizes.__dataclass_fields__})
 
 
 # -- reading -------------------------------------------------------------------------------
@@ -70,7 +114,7 @@ def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
                 skipped.append(f"left out: {error}")
     if not results:
         raise BadInput("\n".join([f"no finished result of benchmark.py in {', '.join(map(str, paths))}", *skipped]))
-    return _named(results), skipped
+    return _repeated(_named(results)), skipped
 
 
 def read(path: Path) -> Result:
@@ -88,9 +132,18 @@ def read(path: Path) -> Result:
         for column in COLUMNS:
             column.value(result, result)
         _ = [data["config"][key] for key in EQUAL]
+        wrong = follows(data)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: not what benchmark.py writes: {type(error).__name__}: {error}") from error
+    if wrong:
+        raise ValueError(f"{path}: its figures do not follow from its samples: {wrong[0]}")
     return result
+
+
+def _repeated(results: list[Result]) -> list[Result]:
+    """Each result with the throughputs of all runs of the same work on the same hardware."""
+    alike = lambda r: (r.device, r.gpus, *(r.data["config"].get(key) for key in ("engine", *EQUAL, *SAME_RUN)))
+    return [replace(r, runs=tuple(other.throughput for other in results if alike(other) == alike(r))) for r in results]
 
 
 def _named(results: list[Result]) -> list[Result]:
@@ -106,12 +159,12 @@ def _named(results: list[Result]) -> list[Result]:
 
 
 def priced(results: list[Result], costs: Sequence[str]) -> list[Result]:
-    """Prices by position, or as NAME=PRICE with a part of the result's name."""
+    """Prices by position, or as NAME=PRICE with a word of the recorded GPU's name, or a part of the result's name."""
     named = ["=" in cost for cost in costs]
     if any(named) and not all(named):
         raise BadInput(f"--cost {' '.join(costs)}: prices by position or all as NAME=PRICE, not both")
     prices = _by_name(results, costs) if any(named) else _by_position(results, costs)
-    return [Result(result.name, result.data, prices[result.name]) for result in results]
+    return [replace(result, price=prices[result.name]) for result in results]
 
 
 def _by_position(results: list[Result], costs: Sequence[str]) -> dict[str, float | None]:
@@ -127,14 +180,27 @@ def _by_name(results: list[Result], costs: Sequence[str]) -> dict[str, float | N
     prices: dict[str, float | None] = dict.fromkeys((result.name for result in results), None)
     for cost in costs:
         part, _, price = cost.partition("=")
-        hits = [name for name in prices if name == part] or [name for name in prices if part and part in name]
+        hits = _hits(results, part)
         if not hits:
-            raise BadInput(f"--cost {cost}: {part!r} is in none of the names: {', '.join(prices)}")
+            devices = ", ".join(f"{result.name} ({result.device})" for result in results)
+            raise BadInput(f"--cost {cost}: {part!r} is in none of the names: {devices}")
         other = next((name for name in hits if prices[name] is not None), None)
         if other:
             raise BadInput(f"--cost {cost}: {other} has a price already; give longer names")
         prices |= dict.fromkeys(hits, _price(price))
     return prices
+
+
+def _hits(results: list[Result], part: str) -> list[str]:
+    """The results of this name, else those on a GPU whose name has this word, else those with it in their name."""
+    words = lambda result: re.split(r"[^A-Za-z0-9.]+", result.device.lower())
+    rules: list[Callable[[Result], bool]] = [
+        lambda result: result.name == part,
+        lambda result: part.lower() in (*words(result), result.device.lower()),
+        lambda result: part in result.name,
+    ]
+    found = ([result.name for result in results if rule(result)] for rule in rules) if part else iter(())
+    return next((names for names in found if names), [])
 
 
 def _price(text: str) -> float:
@@ -226,16 +292,19 @@ def _verdict(result: Result, _: Result) -> str:
 
 COLUMNS = [
     Column("result", lambda r, _: r.name),
-    Column("device", lambda r, _: r.data["config"]["device"]),
+    Column("device", lambda r, _: r.device),
     Column("GPUs", lambda r, _: r.gpus),
     Column("engine", lambda r, _: r.data["config"]["engine"]),
+    Column("wall s", lambda r, _: r.summary["wall_s"]),
     Column("samples/s", lambda r, _: r.throughput),
     Column("95 % interval", _interval),
+    Column("runs", lambda r, _: len(r.runs) or 1),
     Column("against the first", _ratio),
     Column("samples/s a GPU", lambda r, _: r.throughput / r.gpus),
     Column("tokens/s", lambda r, _: float(r.summary["tokens_per_s"])),
     Column("step p50 ms", lambda r, _: r.summary["timing"]["p50_s"] * 1e3),
     Column("MFU %", lambda r, _: None if r.summary["mfu"]["mfu"] is None else r.summary["mfu"]["mfu"] * 100),
+    Column("kernel resident %", lambda r, _: r.summary["kernel_resident_percent"]),
     Column("peak GiB", _peak),
     Column("J a sample", lambda r, _: r.summary["joules_per_sample"]),
     Column("$ a GPU-hour", lambda r, _: r.price),

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.core.environment import uuid
 from benchmarks.core.ranks import World
-from benchmarks.transformer.engines import RATE, Steps
+from benchmarks.core.trainer import RATE, Steps
 from benchmarks.transformer.model import build, build_torch
 from benchmarks.transformer.options import DTYPES, Config
 from benchmarks.transformer.problems import BadInput
@@ -163,7 +163,7 @@ class GtEngine:
 def _memory_report(worker: dict[str, Any]) -> dict[str, Any]:
     device = worker["device"] or {}
     return {
-        "peak_bytes": device.get("peak"),
+        "peak_bytes": device.get("allocated_peak"),
         "kind": "allocated by the worker's tensors",
         "capacity_bytes": device.get("total"),
         "client_bytes": worker["client"]["bytes"],

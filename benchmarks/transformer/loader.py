@@ -1,4 +1,4 @@
-"""Batches of one process, read ahead in a thread, and how long the loop waited for them.
+"""The batches of one process.
 
 The batches of all ranks together go through the data once, in order. The rest at the end is one shorter batch, the same
 on every rank; it is trained on and counted, but not timed.
@@ -6,20 +6,15 @@ on every rank; it is trained on and counted, but not timed.
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.core.loader import Loader
 from benchmarks.transformer.dataset import Spec
 from benchmarks.transformer.model import BEGIN
-
-#: batches made ahead of their use
-AHEAD = 3
 
 
 class Source(Protocol):
@@ -66,39 +61,12 @@ def tensors(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return source, decoder_input, target
 
 
-@dataclass
-class Loader:
-    source: Source
-    spans: list[Span]
-    #: what the engine does with a batch in the loader's thread: pin it
-    stage: Callable[[tuple[np.ndarray, ...]], Any]
-    #: seconds waited for each batch of the last pass
-    waited: list[float] = field(default_factory=list)
+class Batches(Loader):
+    """The batches of an epoch; a pass with more of them starts again. ``stage`` is the engine's."""
 
-    def __iter__(self) -> Iterator[tuple[Span, Any]]:
-        return self.first(len(self.spans))
+    def __init__(self, source: Source, spans: list[Span], stage: Callable[[tuple[np.ndarray, ...]], Any]) -> None:
+        super().__init__(lambda number: stage(self.read(spans[number % len(spans)])))
+        self.source, self.spans = source, spans
 
-    def first(self, count: int) -> Iterator[tuple[Span, Any]]:
-        """This many batches, starting again where an epoch has fewer."""
-        self.waited = []
-        pending: deque[tuple[Span, Future[Any]]] = deque()
-        with ThreadPoolExecutor(1, "loader") as thread:
-            try:
-                for number in range(count + AHEAD):
-                    if number < count:
-                        span = self.spans[number % len(self.spans)]
-                        pending.append((span, thread.submit(self.make, span)))
-                    if number >= AHEAD and pending:
-                        yield self._next(*pending.popleft())
-            finally:
-                for _, future in pending:
-                    future.cancel()
-
-    def make(self, span: Span) -> Any:
-        return self.stage(tensors(self.source.read(span.start, span.stop)))
-
-    def _next(self, span: Span, future: Future[Any]) -> tuple[Span, Any]:
-        started = time.perf_counter()
-        batch = future.result()
-        self.waited.append(time.perf_counter() - started)
-        return span, batch
+    def read(self, span: Span) -> tuple[np.ndarray, ...]:
+        return tensors(self.source.read(span.start, span.stop))

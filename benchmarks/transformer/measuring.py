@@ -10,30 +10,30 @@ import itertools
 import math
 import statistics
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.core import peaks, timing, verdict
-from benchmarks.core.formulas import joules_per_sample
+from benchmarks.core import outliers, peaks, sides, timing, verdict
+from benchmarks.core.formulas import joules_per_sample, throughput
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World
 from benchmarks.core.results import Record
 from benchmarks.core.sampler import Watch
+from benchmarks.core.trainer import Engine, Steps, Trainer, series
 from benchmarks.transformer import pagecache
 from benchmarks.transformer.dataset import OnDisk
-from benchmarks.transformer.engines import Engine, Steps
-from benchmarks.transformer.fitting import is_out_of_memory
-from benchmarks.transformer.loader import Loader, Span, tensors
+from benchmarks.transformer.loader import Batches, Span, tensors
 from benchmarks.transformer.model import training_flops
 from benchmarks.transformer.options import Config
 
 #: the rules of the verdict that apply to one run of a model
 RULES = [
-    *("throttled", "neighbour", "shared_gpu", "cv", "allocation_retries", "out_of_memory", "skipped_steps"),
+    *("shared_gpu", "cv", "allocation_retries", "out_of_memory", "skipped_steps"),
     *("loss", "mfu", "launch_bound"),
 ]
-#: steps of each of the two sides of a comparison after the measured epochs
-STEPS = 6
+#: turns of the two sides of a comparison after the measured epochs, and the steps of a side on GT
+TURNS, STEPS = 10, 6
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Run:
     world: World
     device_name: str
     engine: Engine
-    loader: Loader
+    loader: Batches
     record: Record | None
 
     def put(self, *keys: str, value: Any) -> None:
@@ -59,7 +59,7 @@ class Run:
             epochs = [self._epoch(number) for number in range(1, self.config.epochs + 1)]
         memory = worst([rank for reports in self.world.gather(self.engine.memory()) for rank in reports])
         self.put("memory", value=memory)
-        extra = {"communication": self._communication(), "doubling": self._doubling()}
+        extra = {"exposed": self._exposed(), "doubling": self._doubling()}
         result = summary(self, epochs, watch, memory, extra)
         self.put("summary", value=result)
         return result
@@ -73,14 +73,8 @@ class Run:
 
     def _pass(self, steps: int, label: str) -> Steps:
         """This many steps, from an idle device to an idle device."""
-        every = max(1, steps // 100)
-        self.engine.begin(steps)
         with Progress(label, steps, rank=self.world.rank) as bar:
-            for number, (_, batch) in enumerate(self.loader.first(steps), 1):
-                self.engine.step(batch)
-                if number % every == 0:
-                    bar.step(count=every)
-        return self.engine.finish()
+            return series(self.engine, steps, _shown(self.loader.first(steps), bar, max(1, steps // 100)))
 
     def _epoch(self, number: int) -> dict[str, Any]:
         source, spans = self.loader.source, self.loader.spans
@@ -108,35 +102,37 @@ class Run:
 
     # -- after the measured epochs -----------------------------------------------------------
 
-    def _series(self, samples: int, sync: bool) -> float:
-        batch = self.engine.stage(tensors(self.loader.source.read(0, samples * self.world.ranks_led)))
-        self.engine.begin(STEPS)
-        for _ in range(STEPS):
-            self.engine.step(batch, sync=sync)
-        return statistics.median(seconds / steps for steps, seconds in self.engine.finish().laps[1:])
+    def _batch(self, samples: int) -> Any:
+        return self.engine.stage(tensors(self.loader.source.read(0, samples * self.world.ranks_led)))
 
-    def _communication(self) -> dict[str, Any] | None:
-        """The communication in a step that does not overlap with computation: step(sync) - step(no_sync)."""
-        if self.world.size == 1 or self.config.engine != "ddp":
+    def _exposed(self) -> dict[str, Any] | None:
+        """The exchange that does not overlap with computation; not known for GT, which has no passes without it."""
+        if not isinstance(self.engine, Trainer):
             return None
-        seconds = [self._series(self.config.batch_size, sync) for sync in (True, False)]
-        sync, alone = (max(side) for side in zip(*self.world.gather(seconds), strict=True))
-        return {"step_s": sync, "step_without_s": alone, "exposed_s": sync - alone, "exposed_share": 1 - alone / sync}
+        return sides.exposed(self.world, self.engine, self._batch(self.config.batch_size), TURNS, self.config.seed)
 
-    def _doubling(self) -> float | None:
-        """How much longer a step of twice the batch takes; None if it does not fit or is not known."""
+    def _doubling(self) -> dict[str, Any] | None:
+        """How much longer twice the batch takes; None where it is not known."""
         twice, free = 2 * self.config.batch_size, self.world.alone or self.config.engine == "ddp"
         is_known = self.world.device.type == "cuda" and not self.config.compile
         if not is_known or not free or twice * self.world.ranks_led > self.config.num_samples:
             return None
-        try:
-            factor = self._series(twice, False) / self._series(self.config.batch_size, False)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            factor = None
-        ratios = self.world.gather(factor)
-        return None if None in ratios else max(ratios)
+        both = [self._side(self._batch(samples)) for samples in (self.config.batch_size, twice)]
+        return sides.doubled(self.world, *both, TURNS, self.config.seed)
+
+    def _side(self, batch: Any) -> sides.Side:
+        """Passes on torch; on GT whole steps, which are complete only when one of their values is read."""
+        if isinstance(self.engine, Trainer):
+            return sides.passes(self.engine, batch, sync=False)
+        return lambda: series(self.engine, STEPS, [batch] * STEPS).wall / STEPS
+
+
+def _shown(batches: Iterator[Any], bar: Progress, every: int) -> Iterator[Any]:
+    """The batches, with their progress."""
+    for number, batch in enumerate(batches, 1):
+        yield batch
+        if number % every == 0:
+            bar.step(count=every)
 
 
 # -- what the ranks saw, put together ----------------------------------------------------------
@@ -171,7 +167,7 @@ def epoch(config: Config, ranks: list[dict[str, Any]], on_disk: bool, sample_byt
         "wall_s": wall,
         "samples": samples,
         "steps": len(ranks[0]["losses"]),
-        **rates(config, samples, wall, sum(r["ranks"] for r in ranks)),
+        **throughput(samples, wall, 2 * config.sizes.seq_len, sum(r["ranks"] for r in ranks)),
         "data_wait_share": max(r["waited_s"] / r["wall_s"] for r in ranks),
         "skipped_steps": max(r["skipped"] for r in ranks),
         "timing": step_times(slowest([r["laps"] for r in ranks])),
@@ -184,40 +180,40 @@ def _io(logical: int, physical: int | None) -> dict[str, Any]:
     return {"logical_bytes": logical, "storage_bytes": physical, "label": pagecache.label(logical, physical)}
 
 
-def rates(config: Config, samples: int, seconds: float, ranks: int) -> dict[str, float]:
-    """A sample has a source and a target: both count as tokens."""
-    rate = samples / seconds
-    return {
-        "samples_per_s": rate,
-        "samples_per_s_per_rank": rate / ranks,
-        "tokens_per_s": rate * 2 * config.sizes.seq_len,
-    }
-
-
 def worst(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Memory is never summed over ranks: the rank that needed most, and all of them."""
     return {"worst_rank": max(range(len(ranks)), key=lambda r: ranks[r]["peak_bytes"] or 0), "ranks": ranks}
+
+
+def totals(epochs: Sequence[Mapping[str, Any]], seq_len: int, ranks: int) -> dict[str, Any]:
+    """The figures of all epochs together, which follow from theirs. Throughput is all samples over all of the time."""
+    wall, samples = sum(e["wall_s"] for e in epochs), sum(e["samples"] for e in epochs)
+    per = epochs[0]["timing"].get("steps_per_sample", 1)
+    return {
+        "wall_s": wall,
+        "samples": samples,
+        # a sample has a source and a target: both count as tokens
+        **throughput(samples, wall, 2 * seq_len, ranks),
+        "timing": step_times([(per, per * s) for e in epochs for s in e["timing"]["samples_s"]]),
+        "data_wait_share": max(e["data_wait_share"] for e in epochs),
+        "skipped_steps": sum(e["skipped_steps"] for e in epochs),
+        "last_loss": epochs[-1]["losses"][-1],
+    }
 
 
 def summary(
     run: Run, epochs: list[dict[str, Any]], watch: Watch, memory: dict[str, Any], extra: dict[str, Any]
 ) -> dict[str, Any]:
     config, size = run.config, run.world.size
-    wall, samples = sum(e["wall_s"] for e in epochs), sum(e["samples"] for e in epochs)
-    per = epochs[0]["timing"]["steps_per_sample"]
-    step_timing = step_times([(per, per * s) for e in epochs for s in e["timing"]["samples_s"]])
-    used = peaks.mfu(training_flops(config.sizes) * samples, wall, run.device_name, config.precision, size)
+    whole = totals(epochs, config.sizes.seq_len, size)
+    samples, wall = whole["samples"], whole["wall_s"]
+    flops, dtype = training_flops(config.sizes) * samples, peaks.ran_in(config.precision)
+    gpu = run.world.device if run.world.device.type == "cuda" else None
     cards, joules = watch.cards, watch.joules()
     result = {
-        "wall_s": wall,
-        "samples": samples,
-        **rates(config, samples, wall, size),
-        "samples_per_s_interval_95": throughput_interval(samples / wall, step_timing),
-        "timing": step_timing,
-        "data_wait_share": max(e["data_wait_share"] for e in epochs),
-        "skipped_steps": sum(e["skipped_steps"] for e in epochs),
-        "last_loss": epochs[-1]["losses"][-1],
-        "mfu": used,
+        **whole,
+        "samples_per_s_interval_95": timing.rate_interval(whole["samples_per_s"], whole["timing"]),
+        "mfu": peaks.mfu(flops, wall, run.device_name, dtype, size, gpu),
         "energy_j": joules,
         "joules_per_sample": None if joules is None else joules_per_sample(joules, samples),
         "kernel_resident_percent": _mean([card["kernel_resident_percent"] for card in cards or []]),
@@ -230,12 +226,6 @@ def summary(
 
 def _mean(values: list[float | None]) -> float | None:
     return None if not values or None in values else statistics.fmean(v for v in values if v is not None)
-
-
-def throughput_interval(rate: float, step_timing: dict[str, Any]) -> list[float] | None:
-    """The 95 % interval around the rate, from the mean of the step times."""
-    interval = timing.mean_interval(step_timing["samples_s"])
-    return [rate * step_timing["mean_s"] / bound for bound in reversed(interval)] if interval else None
 
 
 def _verdict(
@@ -253,9 +243,12 @@ def _verdict(
         "io": None if None in labels else next((label for label in labels if label != "cold"), "cold"),
         "loss": bad[0] if bad else result["last_loss"],
         "mfu": result["mfu"]["mfu"],
-        "doubling": result["doubling"],
+        "doubling": sides.doubling_fact(result["doubling"]),
+        "slow": result["exposed"] and outliers.rank_words(result["exposed"]["slow"]),
     }
-    return verdict.judge(facts, [*RULES, "cached_io"] if labels else RULES, "results.summary")
+    machine = verdict.MACHINE[run.world.device.type]
+    rules = [*machine, *RULES, *(["cached_io"] if labels else []), *(["slow"] if result["exposed"] else [])]
+    return verdict.judge(facts, rules, "results.summary")
 
 
 def step_variation(step_timing: dict[str, Any]) -> float | None:

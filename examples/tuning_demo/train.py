@@ -140,7 +140,7 @@ def run(options: argparse.Namespace, make_step: Callable[[MiniGpt, Schedule], St
     if options.no_compare:
         return
     del model, step
-    gt.load_config(None)
+    gt.load_config(None)  # without stages, on purpose
     model = make_model(options, schedule)
     alone, _ = train(options, model, partial(whole, model))
     for number, (a, b) in enumerate(zip(losses, alone, strict=True), 1):
@@ -235,7 +235,14 @@ def measured(model: MiniGpt, options: argparse.Namespace, step: Step) -> str:
     spans = [span for row in by_worker.values() for span in row]
     length = max(end for _, end in spans) - min(begin for begin, _ in spans)
     busy = sum(covered(sorted(row)) for row in by_worker.values())
-    return f"measured {1 - busy / (length * len(by_worker)):.1%}"
+    return f"measured {1 - busy / (length * len(by_worker)):.1%} ({hardware()})"
+
+
+def hardware() -> str:
+    """What the workers share: several CPU workers on a core wait for each other, which counts as bubble too."""
+    workers = gt.workers()
+    on_cpu = all(worker.device.startswith("cpu") for worker in workers)
+    return f"{len(workers)} workers on {os.cpu_count()} cores" if on_cpu else f"{len(workers)} workers on GPUs"
 
 
 def covered(spans: list[tuple[float, float]]) -> float:

@@ -19,7 +19,7 @@ def _stats() -> list[WorkerStats]:
     """The statistics of all workers. A worker reports its peak since the last report, so every report counts."""
     stats = session().worker_stats()
     for s in stats:
-        _peaks[s.worker] = max(_peaks.get(s.worker, 0), s.memory.get("peak", s.client_bytes))
+        _peaks[s.worker] = max(_peaks.get(s.worker, 0), s.memory.get("allocated_peak", s.client_bytes))
     return stats
 
 

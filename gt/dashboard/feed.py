@@ -34,7 +34,7 @@ from gt.wire.event_messages import EventBatch, Listening
 
 TICK_S, LOAD_S, INSPECT_S = 0.25, 1.0, 2.0
 #: The resolution of the live task stream.
-RESOLUTION_NS = 1_000_000
+RESOLUTION_NS = 4_000_000
 #: How many bars a page gets of a stretch that it looks at closely, for each worker.
 CLOSE_BARS = 1500
 #: How long the metrics are kept up to date after a scrape.
@@ -42,6 +42,8 @@ SCRAPED_S = 300.0
 #: A server that has sent nothing for this long is lost; it sends something each second.
 SILENT_S = 10.0
 RETRY_S = 1.0
+#: How long the first scrape waits for the server's answer.
+FIRST_SCRAPE_S = 3.0
 #: How much the server's clock may go slower than ours, in nanoseconds for each tick.
 MAX_DRIFT_NS = 100_000
 #: How much of the past a new page gets: messages of each kind.
@@ -57,6 +59,8 @@ class Feed(threading.Thread):
         #: how many pages are open
         self.pages = 0
         self._scraped = float("-inf")
+        #: set while what was last shown is the present
+        self._current = threading.Event()
         self._lock = threading.Lock()
         #: why the server cannot be reached; empty if it can
         self.lost = "not connected yet"
@@ -86,6 +90,7 @@ class Feed(threading.Thread):
             try:
                 with Viewer(self.address, listens=False) as viewer:
                     self.lost = ""
+                    self._current.clear()
                     self._watch(viewer)
             except (GtError, OSError) as error:
                 self._give_up(str(error))
@@ -96,6 +101,7 @@ class Feed(threading.Thread):
 
     def _give_up(self, reason: str) -> None:
         self.lost, self._listening = reason, None
+        self._current.set()  # there is nothing to wait for
         self._send("lost", {"reason": reason})
 
     @property
@@ -110,6 +116,7 @@ class Feed(threading.Thread):
             if wanted and not listens:
                 self._begin(viewer)
             elif listens and not wanted:
+                self._current.clear()
                 for batch in viewer.rest():
                     self.metrics.add(batch)
             listens = wanted
@@ -145,6 +152,7 @@ class Feed(threading.Thread):
         self._offset = max(listening.now - time.perf_counter_ns(), self._offset - MAX_DRIFT_NS)
         self._listening = listening
         self.metrics.show(listening)
+        self._current.set()
         if self.pages:
             self._send("tick", self._tick(), self._ticks)
         if now >= self._next_load:
@@ -211,6 +219,7 @@ class Feed(threading.Thread):
             "sites": sites,
             "families": recent.families,
             "missed": recent.dropped,
+            "dropped": recent.dropped_events,
         }
 
     def _load(self, listening: Listening, seconds: float) -> dict[str, Any]:
@@ -239,7 +248,8 @@ class Feed(threading.Thread):
         return file.getvalue()
 
     def scrape(self) -> bytes:
-        """The text of /metrics."""
+        """The text of /metrics. The first scrape waits until somebody has counted."""
         self._scraped = time.monotonic()
+        self._current.wait(FIRST_SCRAPE_S)
         self.metrics.up.set(not self.lost)
         return self.metrics.text()

@@ -31,6 +31,9 @@ class Metrics:
         self.queue = Gauge("worker_queue_seconds", "estimated work that a worker has ahead", ["worker"], **common)
         self.dispatching = Counter("dispatcher_seconds", "time in which the dispatcher handled messages", **common)
         self.missed = Gauge("missed_batches", "batches of events that the dashboard was too slow to read", **common)
+        self.dropped = Counter(
+            "worker_dropped_events", "events dropped because the GPU was too far behind", ["worker"], **common
+        )
         self._known: set[int] = set()
 
     def add(self, batch: EventBatch) -> None:
@@ -42,6 +45,7 @@ class Metrics:
         worker = str(batch.source)
         self.queue.labels(worker).set(batch.ahead / 1e6)
         self.hot.labels(worker).inc(batch.hot)
+        self.dropped.labels(worker).inc(batch.dropped_events)
         for family, events, spent, nbytes in batch.shares:
             if family == TRANSFER:
                 self.moved.labels(worker).inc(nbytes)
@@ -59,7 +63,8 @@ class Metrics:
         self.workers.set(len(present))
         self.clients.set(0 if listening is None else len(listening.clients))
         for worker in self._known - present:
-            for metric in (self.memory, self.queue, self.busy, self.instructions, self.hot, self.moved):
+            of_workers = self.memory, self.queue, self.busy, self.instructions, self.hot, self.moved, self.dropped
+            for metric in of_workers:
                 metric.remove_by_labels({"worker": str(worker)})
         for worker in present - self._known:
             self.instructions.labels(str(worker))

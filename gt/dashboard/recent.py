@@ -43,12 +43,13 @@ class RecentEvents:
         self.families: list[str] = []
         #: text -> its number
         self.labels: dict[str, int] = {}
-        self.dropped = 0
+        self.dropped = self.dropped_events = 0
 
     def add(self, batch: EventBatch) -> Any:
         """Keep a batch. Returns its events on the server's clock, with `COLUMNS`."""
         key = batch.source, batch.client
         self.dropped = max(self.dropped, batch.dropped)
+        self.dropped_events += batch.dropped_events
         self.sites.setdefault(batch.client, {}).update(batch.sites)
         if batch.names:
             names = self._names.setdefault(key, [])
@@ -77,17 +78,23 @@ class RecentEvents:
         columns = self._columns.get((worker, client))
         if columns is None or not len(rows):
             return
-        families, lanes, labels = columns[:, rows[:, WHAT]]
-        started, ended = rows[:, STARTED], rows[:, ENDED]
+        what, started, ended = rows[:, WHAT], rows[:, STARTED], rows[:, ENDED]
+        families, lanes, labels = columns
         long = ended - started >= resolution
-        start, end = (started - self.base) // 1000, (ended - self.base) // 1000
-        fields = lanes, start, end, families, end - start, np.ones_like(start), labels, rows[:, SITE]
-        for row in np.stack(fields, axis=1)[long].tolist():
-            yield (worker, *row, client)
-        short = ~long
-        if short.any():
-            times = started[short] - self.base, ended[short] - self.base
-            for row in _merged(*times, families[short], lanes[short], resolution, len(self.families)):
+        if long.any():
+            start, end = (started[long] - self.base) // 1000, (ended[long] - self.base) // 1000
+            of_long, sites = what[long], rows[long, SITE]
+            fields = (
+                *(lanes[of_long], start, end, families[of_long], end - start),
+                *(np.ones_like(start), labels[of_long], sites),
+            )
+            for row in np.stack(fields, axis=1).tolist():
+                yield (worker, *row, client)
+            short = ~long
+            what, started, ended = what[short], started[short], ended[short]
+        if len(what):
+            times = started - self.base, ended - self.base
+            for row in _merged(*times, families[what], lanes[what], resolution, len(self.families)):
                 yield (worker, *row, -1, -1, client)
 
     def window(self, begun: int, ended: int, count: int) -> list[Bar]:
@@ -119,9 +126,14 @@ def _merged(
 ) -> Iterator[list[int]]:
     """One bar for the events of a lane that began in the same stretch, with the family that took most of the time."""
     stretches = started // resolution * 2 + lanes
-    order = np.argsort(stretches, kind="stable")
-    started, ended, families, stretches = started[order], ended[order], families[order], stretches[order]
-    _, first, group, count = np.unique(stretches, return_index=True, return_inverse=True, return_counts=True)
+    steps = np.diff(stretches)
+    if (steps < 0).any():
+        order = np.argsort(stretches, kind="stable")
+        started, ended, families, stretches = started[order], ended[order], families[order], stretches[order]
+        steps = np.diff(stretches)
+    first = np.concatenate(([0], np.flatnonzero(steps) + 1))
+    count = np.diff(first, append=len(stretches))
+    group = np.repeat(np.arange(len(first)), count)
     spent = np.bincount(group * family_count + families, ended - started, len(first) * family_count)
     spent = spent.reshape(-1, family_count)
     bars = (

@@ -30,6 +30,9 @@ PAGE = Path(__file__).parent / "page"
 MAX_UNREAD = 40
 #: The longest stretch of a Perfetto file, in seconds.
 MAX_SAVED_S = 60.0
+#: Who may show the page in a frame: a notebook on this machine, on any port. Its site gets no cookie unless it has the
+#: same host name as the page.
+FRAMES = "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
 
 
 @functools.cache
@@ -47,8 +50,7 @@ def build_page() -> tuple[str, str]:
     text = re.sub(r"<!-- (?P<kind>script|style): (?P<files>[\w. ]+) -->", put, text)
     policy = (
         f"default-src 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
+        f"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; {FRAMES}"
     )
     return text, policy
 
@@ -64,6 +66,7 @@ class Guarded(RequestHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.set_header("Content-Security-Policy", FRAMES)
         self.set_header("Server", "gt")
 
     def prepare(self) -> None:
@@ -111,7 +114,7 @@ class PerfettoHandler(Guarded):
 
 
 class LiveHandler(WebSocketHandler):
-    """One page. It confirms each message, so a slow page misses some instead of filling our memory."""
+    """One page. It confirms messages, ten at once, so a slow page misses some instead of filling our memory."""
 
     def initialize(self, access: LinkAccess, feed: Feed, cookie: str, pages: set[LiveHandler]) -> None:
         self._access, self._feed, self._cookie, self._pages = access, feed, cookie, pages
@@ -146,7 +149,7 @@ class LiveHandler(WebSocketHandler):
                 self.on_close()
 
     async def on_message(self, message: str | bytes) -> None:
-        """``{"read": 1}`` confirms a message; ``{"close": [begin, end]}`` asks for a stretch in detail."""
+        """``{"read": 10}`` confirms so many messages; ``{"close": [begin, end]}`` asks for a stretch in detail."""
         try:
             request = decode(message, type=dict[str, int | tuple[int, int]])
         except DecodeError:
@@ -162,13 +165,13 @@ class MetricsHandler(RequestHandler):
     def initialize(self, feed: Feed) -> None:
         self._feed = feed
 
-    def get(self) -> None:
+    async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.finish(self._feed.scrape())
+        self.finish(await IOLoop.current().run_in_executor(None, self._feed.scrape))
 
 
 class HealthHandler(MetricsHandler):
-    def get(self) -> None:
+    async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_status(503 if self._feed.lost else 200)
         self.finish("the server does not answer\n" if self._feed.lost else "ok\n")

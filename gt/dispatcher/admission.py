@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from hmac import compare_digest
 from typing import Any
 
 from gt.dispatcher.plan.layouts import Layout, Lost
 from gt.dispatcher.replay.replay_plans import KnownFragment
 from gt.dispatcher.state import Client, CodedSignature
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, Violation
-from gt.wire.codec import encode, signature_of
-from gt.wire.messages import Chunk, Submit
+from gt.wire.codec import announced_weight, encode, signature_of
+from gt.wire.messages import Chunk, Configure, Submit
 from gt.wire.words import (
     FIRST_DISPATCHER_CODE,
+    MAX_CONFIGURE_BYTES,
+    MAX_DEFINED_BYTES,
+    MAX_DEFINITION_BYTES,
     MAX_FRAGMENT_WORDS,
     MAX_FRAGMENTS,
     MAX_FRAME_BYTES,
@@ -23,25 +24,6 @@ from gt.wire.words import (
     SUBMIT_MARGIN_BYTES,
     WINDOW_WORDS,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Who may see the instructions of all clients."""
-
-    #: the operator's token; "": nobody has one
-    operator: str = ""
-    #: everybody who can connect, because the socket is private to one user
-    everybody: bool = False
-
-    def is_operator(self, token: str) -> bool:
-        """Whether a viewer that shows this token may see everything. Raises Violation if the token is wrong."""
-        if self.everybody:
-            return True
-        if token and not (self.operator and compare_digest(token.encode(), self.operator.encode())):
-            raise Violation("this is not the operator's token of this server")
-        return bool(token)
-
 
 SENT_WITHOUT_WORKER = Lost("no worker was connected when the value was sent; send it again")
 
@@ -56,15 +38,29 @@ def admit_submission(client: Client, m: Submit, nbytes: int) -> bool:
     if m.serial != client.serial + 1:
         raise Violation(f"submission {m.serial} follows {client.serial}")
     client.serial = m.serial
-    if len(m.stream) > MAX_SUBMIT_WORDS or m.weight < len(m.stream):
+    announced = announced_weight(m.definitions, m.fragments)
+    if len(m.stream) > MAX_SUBMIT_WORDS or m.weight < len(m.stream) + announced:
         raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
-    if client.received + m.weight - client.done > 2 * WINDOW_WORDS + 4 * MAX_SUBMIT_WORDS:
-        raise Violation("the client submitted more work than its credit allows")
+    _check_credit(client, m.weight)
+    client.share.used += announced * client.share.rate  # microseconds, about, that the dispatcher needs to check them
     word_bytes = nbytes - _add_definitions(client, m) - _add_fragments(client, m)
     # A word takes at most 9 bytes. Bytes among the words take 5 more than their length, and 8 of them weigh 1.
     if word_bytes > 24 * m.weight + 64 or nbytes > MAX_FRAME_BYTES - SUBMIT_MARGIN_BYTES:
         raise Violation(f"a submission of {nbytes} bytes and weight {m.weight}")
     return True
+
+
+def admit_configuration(client: Client, m: Configure, nbytes: int) -> None:
+    """Raises Violation if the configuration is too large, or weighs more than it says."""
+    if m.weight < nbytes // 8 or nbytes > MAX_CONFIGURE_BYTES:
+        raise Violation(f"a configuration of {nbytes} bytes and weight {m.weight}")
+    _check_credit(client, m.weight)
+
+
+def _check_credit(client: Client, weight: int) -> None:
+    # a client sends at most this much: it waits while its window is used up, and then sends what it has at once
+    if client.received + weight - client.done > 2 * WINDOW_WORDS + 4 * MAX_SUBMIT_WORDS + MAX_DEFINITION_BYTES:
+        raise Violation("the client submitted more work than its credit allows")
 
 
 def _add_definitions(client: Client, m: Submit) -> int:
@@ -76,8 +72,12 @@ def _add_definitions(client: Client, m: Submit) -> int:
             raise Violation(f"code {definition.code} is defined twice")
         coded = client.codes[definition.code] = CodedSignature(definition, signature_of(definition))
         nbytes += coded.nbytes
-    if len(client.codes) > MAX_SIGNATURES:
-        raise Violation(f"more than {MAX_SIGNATURES} signatures")
+    client.defined_bytes += nbytes
+    identity = client.identity
+    if identity.quota.definitions and len(client.codes) > identity.quota.definitions:
+        raise Violation(f"{identity.user} may have {identity.quota.definitions} signatures defined in a session")
+    if len(client.codes) > MAX_SIGNATURES or client.defined_bytes > MAX_DEFINED_BYTES:
+        raise Violation(f"more than {MAX_SIGNATURES} signatures, or {MAX_DEFINED_BYTES} bytes of them")
     return nbytes
 
 
@@ -111,6 +111,9 @@ def admit_chunk(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, 
     where = client.transfers.get(m.transfer)
     if where is None:
         where = client.transfers[m.transfer] = SENT_WITHOUT_WORKER if home is None else home
+    limit = client.identity.quota.transfers
+    if limit and len(client.transfers) > limit:
+        raise Violation(f"{client.identity.user} may send {limit} large values at a time in a session")
     if len(client.transfers) > WINDOW_WORDS or len(client.chunks) >= WINDOW_WORDS:
         raise Violation("more chunks in transfer than allowed")
     if where is not home:

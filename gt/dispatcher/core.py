@@ -5,7 +5,9 @@ No socket, clock, thread or tensor library is used here; `server.py` owns those,
     event              what happens                                           messages sent
     Hello              a peer becomes a client or a worker                    Welcome, Roster; or Refusal
     Configure          is queued; defines the signals of later submissions
+    Recover            the client's program is kept from here on
     Submit             is queued for its client, and the scheduler runs       Define, Execute to workers
+    ValuesTaken        reads that waited for it are forwarded                 Execute
     Cancel             what nobody needs is dropped from the client's queue   Credit, Execute
     Done               a worker has room again; the client gets credit        Execute, Credit
     Reply              a worker's value is passed on to its client            (the same bytes)
@@ -15,7 +17,9 @@ No socket, clock, thread or tensor library is used here; `server.py` owns those,
     Inspect            a viewer asks for fragments, large tensors and the log  Query, Inspection
     Recorded, Sites    events of a worker, source lines of a client           EventBatch, DescribeSites
     FailureReport      is passed on to its client, like a Notice              (the same message)
-    gone(peer)         a client's tensors are dropped; a worker's are lost    Drop; NoValue, Leave, Roster
+    Dropped, Restarted the program of a client begins again everywhere
+    gone(peer)         a client's tensors are dropped; a worker's are lost,   Drop; NoValue, Leave, Roster
+                       or computed again                                      Drop, Restarted
     tick(now)          reads of a client without workers are answered         NoValue, Credit, Execute
 
 A message that breaks the protocol raises `Violation`: its sender gets a `Refusal` and loses its connection.
@@ -30,11 +34,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
-from msgspec.structs import replace
-
 from gt.dispatcher import admission
 from gt.dispatcher.actions import Action, Close, SendMessage
-from gt.dispatcher.admission import Access
 from gt.dispatcher.cancelling import cancel
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.inspection import Inspections
@@ -42,14 +43,19 @@ from gt.dispatcher.ledger import Ledger
 from gt.dispatcher.listeners import Clocks, Listeners
 from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
 from gt.dispatcher.plan.layouts import Layout, Mesh
+from gt.dispatcher.recovery.recoveries import Recoveries
+from gt.dispatcher.recovery.snapshots import MemoryHolder, SnapshotKeeper
+from gt.dispatcher.relay import Relay
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.scheduling import Scheduler
 from gt.dispatcher.segments import Segment
 from gt.dispatcher.state import Client, Peer, ViewerState, WorkerState
+from gt.dispatcher.tenants.access import Access
 from gt.dispatcher.violations import Violation
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.event_messages import BatchTaken, ClockReading, Inspect, Listen, Recorded, Sites
+from gt.wire.identities import PeerIdentity
 from gt.wire.messages import (
     Ask,
     Bye,
@@ -70,16 +76,16 @@ from gt.wire.messages import (
     Roster,
     Submit,
     Trace,
+    ValuesTaken,
     Welcome,
 )
+from gt.wire.recovery_messages import Dropped, Recover, Restarted, Saved, TakeSnapshot
 from gt.wire.settings import WORKER_SETTINGS
 from gt.wire.structures import WorkerInfo
 from gt.wire.words import DISCARD
 
 #: Seconds that a client with work waits for a first worker before its reads are answered with an error.
 WORKER_WAIT_S = 2.0
-#: The most notices from workers that are passed on to one client.
-MAX_WORKER_NOTICES = 3
 
 #: handler(sender, message, frames after the message); the sender is a bare peer before its Hello
 Handler = Callable[[Any, Any, Any], None]
@@ -96,6 +102,7 @@ class Dispatcher:
         clocks: Clocks | None = None,
         settings: Iterable[str] = (),
         cuda_ipc: bool = False,
+        memory: MemoryHolder | None = None,
     ) -> None:
         #: whether workers that share a GPU may share its memory
         self._cuda_ipc = cuda_ipc
@@ -117,7 +124,10 @@ class Dispatcher:
         self.listeners = Listeners(*tables, clocks)
         self.inspections = Inspections(*tables, clocks.wall)
         self.requests = Requests(*tables, self.listeners, self.no_workers)
-        self.scheduler = Scheduler(*tables, self.requests, self.listeners)
+        self.relay = Relay(*tables, self.inspections.log)
+        self.snapshots = SnapshotKeeper(*tables, memory)
+        self.recoveries = Recoveries(*tables, self._new_ledger, self.snapshots)
+        self.scheduler = Scheduler(*tables, self.requests, self.listeners, self.relay, self.snapshots)
         #: the size in bytes of the message that is being handled
         self._nbytes = 0
         self._handlers = self._make_handlers()
@@ -128,8 +138,12 @@ class Dispatcher:
             (Client, Configure): self._configure,
             (Client, Submit): self._submit,
             (Client, Cancel): self._cancel,
-            (Client, Chunk): self._chunk,
-            (Client, ChunkTaken): self._chunk_taken_by_client,
+            (Client, ValuesTaken): self._values_taken,
+            (Client, Chunk): self._then_schedule(self.relay.chunk),
+            (Client, ChunkTaken): self.relay.chunk_taken_by_client,
+            (Client, Recover): self.recoveries.begin,
+            (Client, Restarted): self.recoveries.seen,
+            (Client, TakeSnapshot): self._then_schedule(self.snapshots.request),
             (Client, Ask): self.requests.add,
             (Client, Locate): self.requests.add,
             (Client, Trace): self.requests.add,
@@ -146,11 +160,22 @@ class Dispatcher:
             (WorkerState, Bye): self._bye,
             (WorkerState, Done): self._done,
             (WorkerState, Reply): self._reply,
-            (WorkerState, FailureReport): self._failure,
-            (WorkerState, Notice): self._notice,
-            (WorkerState, ChunkTaken): self._chunk_taken_by_worker,
+            (WorkerState, FailureReport): self.relay.failure,
+            (WorkerState, Notice): self.relay.notice,
+            (WorkerState, ChunkTaken): self._then_schedule(self.relay.chunk_taken_by_worker),
+            (WorkerState, Dropped): self.recoveries.dropped,
+            (WorkerState, Saved): self.snapshots.saved,
             (WorkerState, Report): self._report,
         }
+
+    def _then_schedule(self, handler: Handler) -> Handler:
+        """The handler, and then the scheduler: the message may let work go on that waits in a queue."""
+
+        def handle(sender: Any, message: Any, rest: Any) -> None:
+            handler(sender, message, rest)
+            self._schedule()
+
+        return handle
 
     # -- events --------------------------------------------------------------------------
 
@@ -172,14 +197,16 @@ class Dispatcher:
         self._forget(peer)
         return self.delivery.take_actions()
 
-    def bad_frame(self, peer: Peer, reason: str) -> list[Action]:
-        """The peer sent a frame that is not a message."""
-        self._refuse(peer, f"a frame that does not decode: {reason}")
+    def refuse(self, peer: Peer, reason: str) -> list[Action]:
+        """The peer sent a frame that is not a message, or its token was revoked."""
+        self._refuse(peer, reason)
         return self.delivery.take_actions()
 
     def tick(self, now: float) -> list[Action]:
         """Call this about once a second, with the time of a monotonic clock in seconds."""
         self.listeners.tick()
+        if self.recoveries.tick(now):
+            self._schedule()
         for client in list(self.clients.values()):
             self.scheduler.send_credit(client, at_least=1)
             if client.unrequested:
@@ -188,7 +215,7 @@ class Dispatcher:
                 client.stranded_since = None
             elif client.stranded_since is None:
                 client.stranded_since = now
-            elif now - client.stranded_since >= WORKER_WAIT_S:
+            elif now - client.stranded_since >= max(WORKER_WAIT_S, client.log.wait_s if client.log else 0.0):
                 try:
                     self.delivery.send_each(client, answer_stranded_reads(client, self.no_workers))
                 except Violation as violation:
@@ -210,26 +237,26 @@ class Dispatcher:
                 f"this server is GT {VERSION} (protocol {PROTOCOL}), the {m.role} is GT {m.version} "
                 f"(protocol {m.protocol}); install the same version on both sides"
             )
+        identity = self._access.admit(peer, m.role, self.clients.values())
         if m.role == "client":
-            self._client_hello(peer, m)
+            self._client_hello(peer, m, identity)
         elif m.role == "worker":
             self._worker_hello(peer, m)
-        elif m.role == "viewer":
-            self._viewer_hello(peer, m)
         else:
-            raise Violation(f"unknown role {m.role!r}")
+            self.by_peer[peer] = ViewerState(peer, self._access.is_operator(identity, m.operator))
+            self.delivery.actions.append(SendMessage(peer, Welcome(0, VERSION, self._roster())))
 
-    def _client_hello(self, peer: Peer, m: Hello) -> None:
-        client = Client(self.next_client, peer, m.host, Ledger(self.infos, self.next_group, self._cuda_ipc))
+    def _client_hello(self, peer: Peer, m: Hello, identity: PeerIdentity) -> None:
+        client = Client(self.next_client, peer, m.host, self._new_ledger(), identity)
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
-        self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on()))
+        definitions = identity.quota.definitions
+        self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on(), definitions))
         self.inspections.log(f"client {client.id} connected (pid {m.pid})")
         self.listeners.peers_changed()
 
-    def _viewer_hello(self, peer: Peer, m: Hello) -> None:
-        self.by_peer[peer] = ViewerState(peer, self._access.is_operator(m.operator))
-        self.delivery.actions.append(SendMessage(peer, Welcome(0, VERSION, self._roster())))
+    def _new_ledger(self) -> Ledger:
+        return Ledger(self.infos, self.next_group, self._cuda_ipc)
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         id = self.next_worker
@@ -285,13 +312,14 @@ class Dispatcher:
                 self.delivery.send(worker, Drop(client.id))
             worker.parked.pop(client.id, None)
         self.requests.client_gone(client.id)
+        self.snapshots.client_gone(client)
 
     def _worker_gone(self, worker: WorkerState) -> None:
         del self.workers[worker.id], self.infos[worker.id]
         for client in self.clients.values():
             client.config.forget_rules()
             client.forget_plans()
-            if client.id in worker.admitted:
+            if client.id in worker.admitted and not self.recoveries.restart(client, worker):
                 self.delivery.lose_worker(client, worker)
         for client_id, weight, _, _ in worker.unconfirmed:
             if client_id in self.clients:
@@ -307,11 +335,16 @@ class Dispatcher:
     # -- a client's program --------------------------------------------------------------
 
     def _submit(self, client: Client, m: Submit, rest: object) -> None:
+        self.scheduler.resume(client)
         if admission.admit_submission(client, m, self._nbytes):
-            self.scheduler.submit(client, m)
+            client.enqueue(m)
+            if client.log is not None:
+                self.recoveries.submitted(client, client.log, m)
             self._schedule()
 
     def _cancel(self, client: Client, m: Cancel, rest: object) -> None:
+        if client.queued_chunks:  # a transfer that is still in the queue cannot be discarded
+            return
         for layout, transfer in cancel(client, set(m.reads)):
             self.delivery.execute(client, Segment(layout.workers, [DISCARD, transfer]), 0, [])
         self.scheduler.send_credit(client, at_least=1)
@@ -320,7 +353,14 @@ class Dispatcher:
 
     def _configure(self, client: Client, m: Configure, rest: object) -> None:
         """The signals apply to later submissions, so the message goes through the queue."""
-        client.queue.append([m, 0])
+        admission.admit_configuration(client, m, self._nbytes)
+        client.enqueue_configuration(m)
+        if client.log is not None:
+            client.log.add_configuration(m)
+        self._schedule()
+
+    def _values_taken(self, client: Client, m: ValuesTaken, rest: object) -> None:
+        client.untaken = max(0, client.untaken - max(0, m.nbytes))
         self._schedule()
 
     def _done(self, worker: WorkerState, m: Done, rest: object) -> None:
@@ -335,8 +375,8 @@ class Dispatcher:
     # -- values and reports that are passed on -------------------------------------------
 
     def _reply(self, worker: WorkerState, m: Reply, rest: tuple[Any, ...]) -> None:
-        client = self.clients.get(m.client)
-        if client is not None:  # otherwise the client ended while its value was in transfer
+        client = self.relay.client_of(worker, m.client)
+        if client is not None and not (m.lost and self.recoveries.hold(client, worker, m, rest)):
             if m.last:
                 waiting_for = client.reads.get(m.request, set())
                 waiting_for.discard(worker.id)
@@ -351,41 +391,8 @@ class Dispatcher:
         elif m.last:
             self._schedule()
 
-    def _failure(self, worker: WorkerState, m: FailureReport, rest: object) -> None:
-        if (client := self.clients.get(m.client)) is not None:
-            self.delivery.send(client, m)
-            self.inspections.log(f"client {m.client}, worker {worker.id}: {m.kind}: {m.text}")
-
     def _report(self, worker: WorkerState, m: Report, rest: object) -> None:
         if m.request < 0:
             self.inspections.report(worker, m)
         else:
             self.requests.report(worker, m, rest)
-
-    def _notice(self, worker: WorkerState, m: Notice, rest: object) -> None:
-        """Pass on each text once, because several workers report the same, and only the first few texts."""
-        client = self.clients.get(m.client)
-        if client is not None and m.text not in client.notices and client.worker_notices < MAX_WORKER_NOTICES:
-            client.notices.add(m.text)
-            client.worker_notices += 1
-            self.delivery.send(client, m)
-            self.inspections.log(f"client {m.client}, worker {worker.id}: {m.text}")
-
-    def _chunk(self, client: Client, m: Chunk, rest: tuple[Any, ...]) -> None:
-        home = self.delivery.home(client)
-        layout = None if home is None else home.layout
-        if admission.admit_chunk(client, layout, m, rest) and home is not None:
-            self.delivery.send(home, replace(m, client=client.id), rest)
-        else:
-            self.delivery.send(client, ChunkTaken(m.transfer, m.nbytes))
-
-    def _chunk_taken_by_worker(self, worker: WorkerState, m: ChunkTaken, rest: object) -> None:
-        client = self.clients.get(m.client)
-        if client is not None and client.chunks:
-            client.chunk_bytes -= client.chunks.popleft()[2]
-            self.delivery.send(client, m)
-
-    def _chunk_taken_by_client(self, client: Client, m: ChunkTaken, rest: object) -> None:
-        worker = self.workers.get(m.worker)
-        if worker is not None and client.id in worker.admitted:
-            self.delivery.send(worker, replace(m, client=client.id))

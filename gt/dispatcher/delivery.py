@@ -60,18 +60,20 @@ class Delivery:
         The worker with the fewest clients becomes the home when the client first needs one. It changes only
         if the home is lost.
         """
-        if client.home is None and self._workers:
+        if client.home is None and len(self._workers) >= client.min_workers:
             chosen = min(self._workers.values(), key=lambda w: (len(w.admitted), w.id))
             client.home = chosen.id
-            client.used = chosen.clock
-            self._admit(client, chosen)
+            client.share = chosen.share_of(client.identity)
+            self.admit(client, chosen)
         return None if client.home is None else self._workers[client.home]
 
-    def _admit(self, client: Client, worker: WorkerState) -> None:
+    def admit(self, client: Client, worker: WorkerState) -> None:
         if client.id not in worker.admitted:
             worker.admitted.add(client.id)
             client.announced.setdefault(worker.id, set())
-            self.send(worker, Admit(client.id, client.host))
+            # values that the client may need again are not left in shared memory, which ends with the worker
+            host, identity = client.host if client.log is None else "", client.identity
+            self.send(worker, Admit(client.id, host, identity.user, identity.quota.memory))
 
     def _worker_set(self, client: Client, ids: Workers) -> WorkerSet:
         """A new set of these workers, which admit the client."""
@@ -80,7 +82,7 @@ class Delivery:
             client.worker_sets.clear()
         workers = tuple(self._workers[id] for id in ids)
         for worker in workers:
-            self._admit(client, worker)
+            self.admit(client, worker)
         client.worker_set_count += 1
         peers = tuple(worker.peer for worker in workers)
         worker_set = client.worker_sets[ids] = WorkerSet(client.worker_set_count, workers, peers)
@@ -113,7 +115,7 @@ class Delivery:
         """Workers with equal announcements get the same encoded bytes."""
         equal: dict[Any, tuple[Announcements, list[WorkerState]]] = {}
         for worker, one in announcements:
-            self._admit(client, worker)
+            self.admit(client, worker)
             equal.setdefault(one.key(), (one, []))[1].append(worker)
         for one, workers in equal.values():
             peers, groups = tuple(worker.peer for worker in workers), one.groups
@@ -130,7 +132,7 @@ class Delivery:
         """Send one segment to its workers. ``weight`` counts as done when the words have run."""
         worker_set = client.worker_sets.get(segment.workers) or self._worker_set(client, segment.workers)
         cost = segment.cost * client.pace
-        client.used += cost
+        client.share.used += cost * client.share.rate
         if definitions:
             *earlier, definitions = batches(definitions)
             for batch in earlier:

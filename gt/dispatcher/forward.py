@@ -39,7 +39,7 @@ from gt.dispatcher.violations import (
 )
 from gt.ops.signature import HEAD
 from gt.wire.messages import Blocks
-from gt.wire.words import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RUN
+from gt.wire.words import DISCARD, FETCH, FIRST_CODE, FORGET, MAX_UNTAKEN_BYTES, READ, RESET, RUN, counted_bytes
 
 #: CPython compares integers up to here in one step. Only larger ids are checked further.
 MAX_SMALL_INT = (1 << 30) - 1
@@ -136,6 +136,8 @@ def _loop(client: Client, view: WorkerView, stream: list[Any], i: int, budget: f
                 elif width:
                     budget -= learn(client, view, fragment, stream, i, output, _loop)
                 i += width or _control(client, stream, i, output)
+                if client.untaken >= MAX_UNTAKEN_BYTES:  # the rest waits until the client has taken some values
+                    break
                 continue
             pass_through(client, fragment, replay_plan, stream, i)
             plan, cost = replay_plan.pass_to, replay_plan.cost
@@ -335,7 +337,7 @@ def _control(client: Client, stream: list[Any], i: int, output: ForwardOutput) -
 def _reset(client: Client, first: int, output: ForwardOutput) -> None:
     """Forget the client's codes below ``first``, and all codes of the dispatcher."""
     for old in [code for code in client.codes if code < first]:
-        del client.codes[old]
+        client.defined_bytes -= client.codes.pop(old).nbytes
     client.first_code = max(client.first_code, first)
     client.forget_plans()
     for number in [n for n, fragment in client.fragments.items() if not fragment.uses_only(client.codes)]:
@@ -354,6 +356,7 @@ def _fetch(client: Client, request: int, id: int, output: ForwardOutput) -> None
     elif isinstance(state, Lost):
         output.unreadable.append((request, state.text))
     elif state.home.single:
+        client.untaken += counted_bytes(state.type.nbytes)
         output.segment(state.workers).words += (FETCH, request, id)
         client.reads[request] = {state.home.worker}
     else:
@@ -363,6 +366,7 @@ def _fetch(client: Client, request: int, id: int, output: ForwardOutput) -> None
 def _read(client: Client, request: int, id: int, state: TensorState, output: ForwardOutput) -> None:
     """All workers of the layout answer, so a failure on any of them is reported. Partial values are combined first."""
     t = state.type
+    client.untaken += counted_bytes(t.nbytes)
     layout = next((layout for layout in state.layouts if layout.replicated), state.home)
     if layout.partial:
         combined = layout.combined()

@@ -62,7 +62,7 @@ class Inspections:
             return
         if sum(peer == viewer.peer for peer, *_ in self._open.values()) >= MAX_OPEN:
             raise Violation(f"more than {MAX_OPEN} open requests")
-        clients = nlargest(MAX_CLIENTS, self._clients.values(), key=lambda client: client.used)
+        clients = nlargest(MAX_CLIENTS, self._clients.values(), key=lambda client: client.share.used)
         asked = [(worker, client.id) for worker in self._workers.values() for client in clients]
         number = self._next_number()
         self._open[number] = viewer.peer, m.request, [], {(worker.id, client) for worker, client in asked}

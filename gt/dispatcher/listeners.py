@@ -51,15 +51,19 @@ MAX_UNTAKEN = 512
 #: How many readings of a worker's clock are kept, and how many are requested at the beginning.
 CLOCK_READINGS, FIRST_READINGS = 16, 5
 #: How often events are sent, in nanoseconds.
-BATCH_NS = 100_000_000
+BATCH_NS = 200_000_000
 #: The most submissions whose time of arrival is kept.
 MAX_RECEIVED = 10_000
 #: The longest text of a source line that is kept, and the most lines of a client.
 MAX_SITE_CHARACTERS, MAX_SITES = 300, 10_000
 #: How long a listener that ends waits for the source lines of a client.
 MAX_SITES_WAIT_NS = 2_000_000_000
+#: (client, serial)
+_Submission = tuple[int, int]
 #: Words of a submission were forwarded: (index of the first action, client, serial).
 _Turn = tuple[int, int, int]
+#: an array keeps no objects alive, which would slow down the memory allocation of everything else
+_NO_ROWS = array("q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class Listeners:
         #: worker -> (round trip, offset) of its last readings
         self._clocks: dict[int, deque[tuple[int, int]]] = {}
         #: client -> rows of the dispatcher's own events (`DISPATCHER_COLUMNS`) that are not sent yet
-        self._rows: defaultdict[int, list[int]] = defaultdict(list)
+        self._rows: defaultdict[int, array[int]] = defaultdict(_NO_ROWS.__copy__)
         self._flushed = 0
         #: peer of a worker -> `Execute` messages sent to it since it records
         self._executes: dict[Peer, int] = {}
@@ -122,8 +126,8 @@ class Listeners:
         self._worker_ids: dict[Peer, int] = {}
         #: the turns that the message now handled has led to
         self._turns: list[_Turn] = []
-        #: (client, serial) -> when the submission was received
-        self._received: dict[tuple[int, int], int] = {}
+        #: when a submission was received, of which a part waits
+        self._received: dict[_Submission, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self.listeners)
@@ -256,7 +260,7 @@ class Listeners:
         offset, error = self._offset(worker)
         batch = EventBatch(
             *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.stretches, m.rows),
-            *(m.shares, m.hot, m.memory, int(worker.ahead)),
+            *(m.shares, m.hot, m.memory, int(worker.ahead), m.dropped_events),
         )
         self._send_all(batch)
         if (now := self.clock()) - self._flushed >= BATCH_NS // 2:
@@ -285,11 +289,12 @@ class Listeners:
                 listener.dropped += 1
                 continue
             listener.untaken += 1
-            own = replace(batch, stretches=b"", rows=b"", dropped=listener.dropped)
             if self._may_see(listener, client):
                 new_names, new_sites = names[listener.names.get(key, 0) :], sites[listener.sites.get(client, 0) :]
                 own = replace(batch, dropped=listener.dropped, names=new_names, sites=new_sites)
                 listener.names[key], listener.sites[client] = len(names), len(sites)
+            else:
+                own = replace(batch, stretches=b"", rows=b"", dropped=listener.dropped)
             self._delivery.actions.append(SendMessage(listener.peer, own))
 
     def taken(self, who: Client | ViewerState, m: BatchTaken, rest: object) -> None:
@@ -306,37 +311,41 @@ class Listeners:
 
     def handled(self, sender: Any, message: Any, actions: list[Action], begun: int, ended: int) -> None:
         """A message was handled, and its actions were carried out; None: actions without a message."""
-        turns, self._turns = self._turns, []
+        turns = self._turns
+        if turns:
+            self._turns = []
         if not self.listeners:
             return
         if self._first_actions is not None:
             self._executes_sent(*self._first_actions, begun, begun)
             self._first_actions = None
         client = sender.id if type(sender) is Client else getattr(message, "client", 0)
-        serial = 0
-        if type(message) is Submit:
-            serial = message.serial
-            self._received[client, serial] = begun
+        serial = message.serial if type(message) is Submit else 0
         if client:
-            self._rows[client] += (-1, 0, serial, begun, begun, ended)
-        if actions:
-            self._executes_sent(actions, 0, turns, begun, ended)
+            self._rows[client].extend((-1, 0, serial, begun, begun, ended))
+        if turns or message is None:  # nothing else makes an `Execute`
+            self._executes_sent(actions, 0, turns, begun, ended, (client, serial))
+        if serial and client and sender.queue:  # a part of it waits
+            self._received[client, serial] = begun
 
-    def _executes_sent(self, actions: list[Action], first: int, turns: list[_Turn], begun: int, ended: int) -> None:
-        """Note the `Execute` messages in these actions. Workers count them too, so the number identifies a message."""
+    def _executes_sent(
+        self, actions: list[Action], first: int, turns: list[_Turn], begun: int, ended: int, now: _Submission = (0, 0)
+    ) -> None:
+        """Note the `Execute` messages in these actions. Workers count them too, so the number identifies a message.
+        ``now``: the submission that was received at ``begun``."""
         executes, next_turn, serial, received = self._executes, 0, 0, 0
         for index in range(first, len(actions)):
             action = actions[index]
-            if isinstance(action, Close) or not isinstance(message := action.message, Execute):
+            if isinstance(action, Close) or type(message := action.message) is not Execute:
                 continue
             while next_turn < len(turns) and turns[next_turn][0] <= index:
-                _, client, serial = turns[next_turn]
-                received = self._received.get((client, serial), 0)
+                submission = turns[next_turn][1:]
+                received, serial = begun if submission == now else self._received.get(submission, 0), submission[1]
                 next_turn += 1
             rows = self._rows[message.client]
             for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
                 number = executes[peer] = executes.get(peer, 0) + 1
-                rows += (self._worker_ids.get(peer, -2), number, serial, received, begun, ended)
+                rows.extend((self._worker_ids.get(peer, -2), number, serial, received, begun, ended))
 
     def due(self, now: int) -> bool:
         """Whether to call `flush`. The own events are sent together with those of a worker, if these come in time."""
@@ -345,11 +354,12 @@ class Listeners:
     def flush(self, now: int) -> None:
         """Send the dispatcher's own events."""
         begun, self._flushed = self._flushed, now
-        rows, self._rows = self._rows, defaultdict(list)
+        rows, self._rows = self._rows, defaultdict(_NO_ROWS.__copy__)
         if len(self._received) > MAX_RECEIVED:
             self._received.clear()
         for client, numbers in rows.items():
-            data = array("q", numbers).tobytes()
             spent = sum(e - s for w, s, e in zip(numbers[0::6], numbers[4::6], numbers[5::6], strict=True) if w == -1)
             shares = [(DISPATCHING, len(numbers) // 6, spent, 0)]
-            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], b"", data, shares, 0, {}, 0))
+            self._send_all(
+                EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], b"", numbers.tobytes(), shares, 0, {}, 0)
+            )

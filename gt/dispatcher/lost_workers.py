@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gt.dispatcher.plan.layouts import Layout, Lost, TensorState
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, malformed_stream, request_number
-from gt.wire.messages import ChunkTaken, Configure, Message, NoValue
+from gt.wire.messages import ChunkTaken, Message, NoValue, Submit
 from gt.wire.words import FETCH, FORGET, RESET, RUN
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
@@ -23,6 +23,8 @@ def lose_worker(client: Client, worker: WorkerState) -> tuple[list[Message], dic
     """
     info = worker.info
     reason = f": {worker.exit_reason}" if worker.exit_reason else ""
+    if client.log is not None:
+        reason += f"; it is not rebuilt, because {client.log.refusal}"
     lost = Lost(f"worker {worker.id} ({info.device}, pid {info.pid}) is gone, and what it held with it{reason}")
     orphans = _lose_tensors(client, worker, lost)
     messages: list[Message] = []
@@ -34,7 +36,7 @@ def lose_worker(client: Client, worker: WorkerState) -> tuple[list[Message], dic
             client.transfers[transfer] = lost
     if client.home == worker.id:
         # the chunks it had not acknowledged count as taken; otherwise the client would wait for room for ever
-        messages += [ChunkTaken(transfer, nbytes) for transfer, nbytes, _ in client.chunks]
+        messages += [ChunkTaken(transfer, nbytes) for transfer, nbytes, _ in client.chunks if nbytes >= 0]
         client.chunks.clear()
         client.chunk_bytes = 0
         client.home = None
@@ -92,14 +94,16 @@ def queued_reads(client: Client) -> list[tuple[int, Any]]:
     reads: list[tuple[int, Any]] = []
     try:
         for message, position in client.queue:
-            if not isinstance(message, Configure):
-                _find_reads(client, message.stream, position, reads)
+            if isinstance(message, Submit):
+                find_reads(client.codes, client.fragments, message.stream, position, reads)
     except MALFORMED_STREAM_ERRORS as error:
         raise malformed_stream(error) from None
     return reads
 
 
-def _find_reads(client: Client, stream: list[Any], i: int, reads: list[tuple[int, Any]]) -> None:
+def find_reads(
+    codes: Mapping[int, Any], fragments: Mapping[int, Any], stream: list[Any], i: int, reads: list[tuple[int, Any]]
+) -> None:
     """Append the reads in the stream from word ``i`` on."""
     while i < len(stream):
         code = stream[i]
@@ -109,6 +113,6 @@ def _find_reads(client: Client, stream: list[Any], i: int, reads: list[tuple[int
         elif code in (RESET, FORGET):
             i += 2
         elif code == RUN:
-            i += client.fragments[stream[i + 1]].parsed.width
+            i += fragments[stream[i + 1]].parsed.width
         else:
-            i += 1 if code < 0 else client.codes[code].width
+            i += 1 if code < 0 else codes[code].width

@@ -2,7 +2,8 @@
 
 A worker gets a few milliseconds of work ahead and no more. The next turn goes to the client that has used the least
 worker time, as measured by the workers. A client that submits more work, or larger work, waits in its own queue. When
-its credit is used up, it stops submitting.
+its credit is used up, it stops submitting. The clients of one user count as one, and take turns; the time of a user
+with a greater weight counts less.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from gt.dispatcher.forward import forward
 from gt.dispatcher.instruction_plans import WorkerView
 from gt.dispatcher.listeners import Listeners
 from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.recovery.program_log import QueuedChunk
+from gt.dispatcher.recovery.snapshots import ProgramSnapshot, SnapshotKeeper
+from gt.dispatcher.relay import Relay
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
 from gt.wire.messages import Configure, Credit, Done, NoValue, Submit
-from gt.wire.words import WINDOW_WORDS
+from gt.wire.words import MAX_UNTAKEN_BYTES, WINDOW_WORDS
 
 #: Estimated microseconds of work that a worker gets ahead.
 MAX_AHEAD_US = 6000.0
@@ -34,16 +38,19 @@ class Scheduler:
         delivery: Delivery,
         requests: Requests,
         listeners: Listeners,
+        relay: Relay,
+        snapshots: SnapshotKeeper,
     ) -> None:
-        self._clients, self._workers = clients, workers
+        self._clients, self._workers, self._relay, self._snapshots = clients, workers, relay, snapshots
         self._delivery, self._requests, self._listeners = delivery, requests, listeners
 
-    def submit(self, client: Client, m: Submit) -> None:
-        """Queue a submission."""
-        if not client.queue and client.home is not None:
-            # a client that returns from a pause gets no advantage over those that kept working
-            client.used = max(client.used, self._workers[client.home].clock)
-        client.enqueue(m)
+    def resume(self, client: Client) -> None:
+        """The client submits: if it returns from a pause, it gets no advantage over those that kept working."""
+        share = client.share
+        if client.queue or client.home is None:
+            return
+        if not share.common or not any(other.queue for other in self._clients.values() if other.share is share):
+            share.used = max(share.used, self._workers[client.home].clock)
 
     def run(self) -> tuple[Client, str] | None:
         """Give the workers as much as they have room for, the least served client first.
@@ -57,8 +64,9 @@ class Scheduler:
                 if (
                     other.queue
                     and (other.home is not None or home(other) is not None)
+                    and other.untaken < MAX_UNTAKEN_BYTES
                     and other.has_room(workers, MAX_AHEAD_US)
-                    and (client is None or other.used < client.used)
+                    and (client is None or other.share.used < client.share.used)
                 ):
                     client = other
             if client is None:
@@ -72,12 +80,22 @@ class Scheduler:
         """Forward about one turn's worth of the client's queue."""
         assert client.home is not None
         home = self._workers[client.home]
-        home.clock = max(home.clock, client.used)
+        home.clock = max(home.clock, client.share.used)
+        if client.share.common:  # the last in turn among the clients of its user
+            self._clients[client.id] = self._clients.pop(client.id)
         message, position = head = client.queue[0]
-        if isinstance(message, Configure):
+        if not isinstance(message, Submit):
             client.queue.popleft()
-            client.config = Signals(message.signals, message.auto)
-            client.forget_plans()
+            if isinstance(message, Configure):
+                self._configure(client, message)
+            elif isinstance(message, QueuedChunk):
+                self._relay.forward_chunk(client, home, message)
+            elif isinstance(message, ProgramSnapshot):
+                self._snapshots.take(client, message)
+            else:
+                self._snapshots.restore(client, message.snapshot)
+            if client.waiting_requests:
+                self._requests.handle_waiting(client)
             return
         first_action = len(self._delivery.actions)
         view = WorkerView(home.layout, list(self._workers))
@@ -96,6 +114,14 @@ class Scheduler:
         if client.waiting_requests:
             self._requests.handle_waiting(client)
 
+    def _configure(self, client: Client, m: Configure) -> None:
+        if client.log is not None:
+            client.log.configuration = m
+        client.config = Signals(m.signals, m.auto, None if client.log is None else client.substitutes)
+        client.forget_plans()
+        client.done += m.weight
+        self.send_credit(client, at_least=WINDOW_WORDS // 8)
+
     def confirm(self, worker: WorkerState, m: Done) -> None:
         """A worker has done work: correct the client's account by the measured time, and give it credit."""
         confirmed = worker.confirm(m.client)
@@ -110,7 +136,7 @@ class Scheduler:
             ratio = (m.microseconds + 1) / (cost + 1)
             pace = client.pace * (2.0 if ratio > 2.0 else ratio if ratio > 0.5 else 0.5) ** (0.25 / sharing)
             client.pace = 100.0 if pace > 100.0 else pace if pace > 0.001 else 0.001
-        client.used += (m.microseconds - cost) / sharing
+        client.share.used += (m.microseconds - cost) / sharing * client.share.rate
         if weight:
             client.done += weight
             self.send_credit(client, at_least=WINDOW_WORDS // 8)

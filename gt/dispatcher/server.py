@@ -9,55 +9,75 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
-from gt.dispatcher.admission import Access
 from gt.dispatcher.batching import VARIABLE, parse_batch_size
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.debug_log import DebugLog
 from gt.dispatcher.instruction_log import InstructionLog
 from gt.dispatcher.listeners import Clocks
 from gt.dispatcher.lost_workers import NO_WORKERS_LEFT
-from gt.dispatcher.state import Peer
+from gt.dispatcher.recovery.snapshot_memory import SnapshotMemory
+from gt.dispatcher.state import Client, Peer
+from gt.dispatcher.tenants.access import REVOKED, Access
+from gt.dispatcher.tenants.audit_log import AuditLog
 from gt.errors import ConfigError
 from gt.say import topic, warn
-from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Heartbeat
+from gt.wire.server_keys import KeyPair
 from gt.wire.settings import SERVER_SETTINGS, settings_on
 from gt.wire.shared import host_identity
+from gt.wire.token_file import Identities
 from gt.wire.transport import listen
 
 #: The interval of `Dispatcher.tick` and of heartbeats.
 TICK_S = 1.0
 #: The longest wait for messages while somebody listens to events.
-FLUSH_S = 0.1
+FLUSH_S = 0.2
 
 
 class Server:
+    """``keys`` and ``identities``: for a TCP address. ``audit``: the file of the audit log."""
+
     def __init__(
-        self, address: str, keys: Keys | None, host: str = "localhost", port: int = 9000, operator: str = ""
+        self,
+        address: str,
+        keys: KeyPair | None,
+        identities: Identities | None = None,
+        host: str = "localhost",
+        port: int = 9000,
+        operator: str = "",
+        lease_s: float = 0.0,
+        audit: str = "",
     ) -> None:
         batch_size = parse_batch_size(os.environ.get(VARIABLE, ""))
+        self.identities = identities
         try:
-            self.listener = listen(address, keys)
+            self.listener = listen(address, keys, identities, lease_s, self._note, self._handshake_failed)
         except OSError as error:
             raise ConfigError(_listen_error(address, error)) from None
+        self._private = address.startswith("unix:")
         # no other worker can join a private system, so the hint to start one would be wrong
-        no_workers = NO_WORKERS_LEFT if address.startswith("unix:") else None
-        access = Access(operator, everybody=address.startswith("unix:"))
+        no_workers = NO_WORKERS_LEFT if self._private else None
+        access = Access(operator, self._private, self.listener.identity)
         clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
-        settings = settings_on(SERVER_SETTINGS)
         cuda_ipc = os.environ.get("GT_CUDA_IPC", "0") not in ("", "0")
-        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc)
+        options = settings_on(SERVER_SETTINGS), cuda_ipc, _snapshot_memory()
+        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, *options)
         #: not empty while somebody listens to events
         self._listeners = self.core.listeners.listeners
         self.decode = Decode("dispatcher")
         self.verbose = topic("GT_VERBOSE")
-        self.logs: list[InstructionLog | DebugLog] = []
+        self.logs: list[InstructionLog | DebugLog | AuditLog] = []
+        self._audit = AuditLog(audit, self.core, self.listener.identity, self.listener.address) if audit else None
+        self.logs += [self._audit] if self._audit is not None else []
         if path := os.environ.get("GT_INSTRUCTION_LOG"):
             self.logs.append(InstructionLog(self.core, _line_writer(path)))
         if say := topic("GT_DEBUG_DISPATCHER"):
             self.logs.append(DebugLog(self.core, say))
         self.next_tick = time.monotonic() + TICK_S
+        self.next_flush = 0.0
+        #: why the tokens could not be read the last time
+        self._tokens_problem = ""
 
     def run(self) -> None:
         receive = self.listener.receive
@@ -68,22 +88,28 @@ class Server:
             patience = self.next_tick - now if self.next_tick > now else 0.0
             if self._listeners:
                 patience = min(patience, FLUSH_S)
-                if self.core.listeners.due(recent := time.perf_counter_ns()):
-                    self.core.listeners.flush(recent)
-                    self._act(self.core.delivery.take_actions())
+                if now >= self.next_flush:
+                    self._flush(now)
             for peer, frames in receive(patience):
                 if type(frames) is list:
                     self._receive(peer, frames)
                 elif frames is None:
                     self._gone(peer)
                 else:
-                    self._act_unasked(self.core.bad_frame(peer, str(frames)))
+                    self._refuse_frame(peer, frames)
+
+    def _flush(self, now: float) -> None:
+        """Send the dispatcher's own events, if they have waited long enough."""
+        self.next_flush = now + FLUSH_S
+        if self.core.listeners.due(recent := time.perf_counter_ns()):
+            self.core.listeners.flush(recent)
+            self._act(self.core.delivery.take_actions())
 
     def _receive(self, peer: Peer, frames: list[bytes]) -> None:
         try:
             message = self.decode(frames[0])
         except BadFrame as error:
-            self._act_unasked(self.core.bad_frame(peer, str(error)))
+            self._refuse_frame(peer, error)
             return
         if self._listeners:
             self._handle_recorded(peer, message, frames)
@@ -92,6 +118,9 @@ class Server:
         for log in self.logs:
             log.received(peer, message)
         self._act(actions)
+
+    def _refuse_frame(self, peer: Peer, error: object) -> None:
+        self._act_unasked(self.core.refuse(peer, f"a frame that does not decode: {error}"))
 
     def _handle_recorded(self, peer: Peer, message: Any, frames: list[bytes]) -> None:
         """Handle a message, and record that for those who listen to events."""
@@ -104,17 +133,46 @@ class Server:
         listeners.handled(sender, message, actions, begun, time.perf_counter_ns())
 
     def _tick(self, now: float) -> None:
-        """Pass the time to the core, and send every peer a heartbeat, because sending to a lost peer fails."""
+        """Pass the time to the core, and send heartbeats, because sending to a lost peer fails."""
         self.next_tick = now + TICK_S
         self._act_unasked(self.core.tick(now))
-        self._act([SendMessage(peer, Heartbeat()) for peer in self.core.by_peer])
+        if self.identities is not None:
+            self._end_revoked(self.identities)
+        needs_heartbeat = self.listener.needs_heartbeat
+        self._act([SendMessage(peer, Heartbeat()) for peer in self.core.by_peer if needs_heartbeat(peer)])
         for peer in self.listener.silent(now):
+            if self._private and isinstance(self.core.by_peer.get(peer), Client):
+                continue  # it is stopped, by a debugger for example; nobody else waits for it
             self.listener.drop(peer)
             self._gone(peer)
+
+    def _note(self, peer: Peer, event: str) -> None:
+        """Tell the operator what happened to a client's connection."""
+        self.core.inspections.log(text := f"{self.core.name_of(peer)} {event}")
+        if self.verbose:
+            self.verbose(text)
+
+    def _handshake_failed(self, address: str, reason: str) -> None:
+        if self._audit is not None:
+            self._audit.failed_handshake(address, reason)
+
+    def _end_revoked(self, identities: Identities) -> None:
+        """Follow the file of tokens, and end the connections whose token is not in it any more."""
+        try:
+            identities.reload()
+        except ConfigError as error:
+            if str(error) != self._tokens_problem:
+                warn(f"{error}; the tokens that were valid before stay valid")
+            self._tokens_problem = str(error)
+            return
+        for peer in [peer for peer in self.core.by_peer if self.listener.identity(peer) is None]:
+            self._act_unasked(self.core.refuse(peer, REVOKED))
 
     def _gone(self, peer: Peer) -> None:
         if self.verbose:
             self.verbose(f"{self.core.name_of(peer)} is gone")
+        if self._audit is not None:
+            self._audit.ended(peer)
         self._act_unasked(self.core.gone(peer))
 
     def _act_unasked(self, actions: list[Action]) -> None:
@@ -130,6 +188,8 @@ class Server:
         for action in actions:
             if isinstance(action, Close):
                 self.listener.drop(action.peer)
+                if self._audit is not None:
+                    self._audit.ended(action.peer)
                 if action.reason:
                     warn(f"a connection was ended: {action.reason}")
             elif isinstance(action, SendAll):
@@ -158,14 +218,28 @@ class Server:
         self.listener.close()
 
 
+def _snapshot_memory() -> SnapshotMemory | None:
+    """None if processes on this host cannot share memory."""
+    return SnapshotMemory(host_identity()) if host_identity() else None
+
+
 def _line_writer(path: str) -> Callable[[str], object]:
-    """A function that writes a line with the time in front. The file stays open as long as the server runs."""
-    file = open(path, "a", buffering=1)  # noqa: SIM115
+    """A function that writes a line with the time in front. The file stays open as long as the server runs.
+
+    After an error, of a full disk for example, nothing more is written: the clients must not suffer from it.
+    """
+    file = open(path, "ab", buffering=0)  # noqa: SIM115
 
     def write(line: str) -> None:
+        if file.closed:
+            return
         now = time.time()
         stamp = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1e6):06d}"
-        file.write(f"{stamp} | {line}\n")
+        try:
+            file.write(f"{stamp} | {line}\n".encode())
+        except OSError as error:
+            file.close()
+            warn(f"GT_INSTRUCTION_LOG ends here: {path} cannot be written ({error.strerror}); the server goes on")
 
     return write
 

@@ -14,12 +14,15 @@ from typing import Any
 from gt.dispatcher.ledger import Ledger
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
 from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.recovery.program_log import ProgramLog
 from gt.ops import Signature
 from gt.types import BOOL, BYTES, FLOAT, INT, TensorType
 from gt.wire.codec import encode
 from gt.wire.event_messages import Listen
-from gt.wire.messages import Ask, Locate, Submit, Trace
+from gt.wire.identities import OWNER, PeerIdentity
+from gt.wire.messages import Ask, Configure, Locate, Submit, Trace
 from gt.wire.structures import Definition, WorkerInfo
+from gt.wire.words import MAX_UNACKNOWLEDGED_BYTES
 
 Peer = bytes
 
@@ -83,6 +86,18 @@ class WorkerSet:
 
 
 @dataclass(slots=True, eq=False)
+class TimeShare:
+    """The account of worker time of one user on one worker. A client of the owner has a share of its own."""
+
+    #: worker time used, in microseconds times ``rate``; who has used the least is served first
+    used: float = 0.0
+    #: 1 / the user's weight
+    rate: float = 1.0
+    #: whether all clients of a user have it in common
+    common: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class ViewerState:
     """A viewer: it listens to events, and has no program."""
 
@@ -99,6 +114,7 @@ class Client:
     peer: Peer
     host: str
     ledger: Ledger
+    identity: PeerIdentity = OWNER
     codes: dict[int, CodedSignature] = field(default_factory=dict)
     #: codes below ``first_code`` were forgotten; fragments up to ``last_fragment`` were defined: no number is reused
     first_code: float = 0
@@ -133,12 +149,25 @@ class Client:
     reads: dict[int, set[int]] = field(default_factory=dict)
     #: reads that the dispatcher answered with an error because no worker was connected
     abandoned_reads: set[int] = field(default_factory=set)
+    #: `counted_bytes` of the values it has requested and not reported as taken
+    untaken: int = 0
+    #: the bytes of the definitions in ``codes``
+    defined_bytes: int = 0
     #: (transfer, bytes, bytes in a frame) of the chunks that its worker has not acknowledged, oldest first
     chunks: deque[tuple[int, int, int]] = field(default_factory=deque)
     #: the sum of their bytes in frames
     chunk_bytes: int = 0
     #: transfer -> the layout of its chunks, until an instruction uses it
     transfers: dict[int, Layout | Lost] = field(default_factory=dict)
+    #: its program, if it asked for recovery
+    log: ProgramLog | None = None
+    #: chunks in the queue; how often its program began again without the client having seen that yet
+    queued_chunks: int = 0
+    unseen_restarts: int = 0
+    #: it gets a home when this many workers are connected: more than one while it waits for a new worker
+    min_workers: int = 1
+    #: lost worker -> the worker that takes its place in the signals
+    substitutes: dict[int, int] = field(default_factory=dict)
     #: requests that wait until the queue is empty
     waiting_requests: list[Ask | Locate | Trace | Listen] = field(default_factory=list)
     #: the latest requests for traces; those that are open are also in ``reads``
@@ -149,14 +178,19 @@ class Client:
     received: int = 0
     done: int = 0
     credited: int = 0
-    #: worker time used, in microseconds on the clock of its home; the client with the least is served first
-    used: float = 0.0
+    #: its account of worker time at its home
+    share: TimeShare = field(default_factory=TimeShare)
     #: measured time divided by estimated time; each client has its own, so an odd program does not affect the others
     pace: float = 1.0
     #: the time in seconds, on the shell's clock, since when it has had work and no worker
     stranded_since: float | None = None
     #: the workers that had no room for more of its work when last checked
     full_workers: list[int] = field(default_factory=list)
+
+    @property
+    def recovers(self) -> bool:
+        """Whether its program can run again when a worker is lost."""
+        return self.log is not None and not self.log.refusal
 
     def forget_plans(self) -> None:
         """Call this when the workers or the signals have changed."""
@@ -177,6 +211,11 @@ class Client:
         # the stream is copied because forwarding replaces codes in it
         self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
 
+    def enqueue_configuration(self, configure: Configure) -> None:
+        """Queue a configuration: it applies to the submissions after it."""
+        self.received += configure.weight
+        self.queue.append([configure, 0])
+
     def has_room(self, workers: Mapping[int, WorkerState], limit: float) -> bool:
         """Whether the workers that run its program may get more work.
 
@@ -186,6 +225,8 @@ class Client:
         The workers that were full last time are checked first. With many workers, each of which reports when it is
         done, checking all of them every time would take quadratic time.
         """
+        if self.queued_chunks and self.chunk_bytes >= MAX_UNACKNOWLEDGED_BYTES:
+            return False
         full = self.full_workers
         while full:
             worker = workers.get(full[-1])
@@ -222,6 +263,18 @@ class WorkerState:
     #: starts with this much
     clock: float = 0.0
     admitted: set[int] = field(default_factory=set)
+    #: clients whose space it was told to drop because their program began again, and has not reported as dropped
+    dropping: list[int] = field(default_factory=list)
+    #: user -> the account of worker time that all their clients at home here have in common
+    shares: dict[str, TimeShare] = field(default_factory=dict)
+
+    def share_of(self, identity: PeerIdentity) -> TimeShare:
+        """The account of worker time of a client whose home this worker becomes. It starts level with the others."""
+        if not identity.user:
+            return TimeShare(self.clock)
+        share = self.shares.setdefault(identity.user, TimeShare(common=True))
+        share.used, share.rate = max(share.used, self.clock), 1.0 / identity.quota.weight
+        return share
 
     def expect(self, client: int, weight: int, cost: float, sharing: int = 1) -> None:
         """Add work that the worker was requested to confirm; ``sharing`` is the number of workers that run it."""

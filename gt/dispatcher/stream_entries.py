@@ -10,7 +10,7 @@ from typing import Any
 from gt.dispatcher.ledger import CodeInfo
 from gt.dispatcher.state import Client
 from gt.wire.fragments import ParsedFragment
-from gt.wire.words import DISCARD, FETCH, FIRST_DISPATCHER_CODE, FORGET, LEAVE, READ, RESET, RUN, TRACE
+from gt.wire.words import DISCARD, FETCH, FIRST_DISPATCHER_CODE, FORGET, LEAVE, READ, RESET, RUN, SNAPSHOT, TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ CONTROL_WORDS = {
     RESET: ControlWord("reset", 2),
     LEAVE: ControlWord("leave", 2),
     FORGET: ControlWord("forget a fragment", 2),
+    SNAPSHOT: ControlWord("snapshot", 2),
 }
 
 

@@ -18,14 +18,14 @@ from dataclasses import asdict
 from gt.doctor.findings import PROBLEM, Finding, find_problems, size
 from gt.doctor.machine import Machine, SecretFile, examine
 from gt.doctor.trials import TrialResult, try_collective, try_round_trip
-from gt.launch.command_name import command_name
+from gt.launch.command_name import make_parser
 
 #: The width of the labels, and the widest text.
 LABEL_WIDTH, MAX_WIDTH = 18, 118
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.doctor"), description=__doc__)
+    parser = make_parser("gt.doctor", __doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-p", "--port", type=int, default=9000, help="the port a server would use (default 9000)")
     parser.add_argument("--no-trials", action="store_true", help="start nothing")

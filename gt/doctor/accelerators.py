@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from gt.launch.local import visible_gpus
+from gt.launch.own_module import module_command, module_environment
 
 #: The first import of torch from a cold disk is slow.
 TORCH_TIMEOUT_S = 120.0
@@ -49,8 +50,7 @@ class GpuFacts:
 def probe_torch() -> TorchFacts:
     if find_spec("torch") is None:
         return TorchFacts()
-    command = [sys.executable, "-m", "gt.doctor.torch_probe"]
-    answer, error = _ask(command, TORCH_TIMEOUT_S)
+    answer, error = _ask(module_command("gt.doctor.torch_probe"), TORCH_TIMEOUT_S)
     if error:
         return TorchFacts(installed=True, error=error)
     facts = json.loads(answer.splitlines()[-1])
@@ -71,11 +71,8 @@ def find_gpus() -> GpuFacts:
 
 def _ask(command: list[str], timeout: float) -> tuple[str, str]:
     """(what the command printed, why it failed)."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=module_environment())
     except subprocess.TimeoutExpired:
         return "", f"{command[-1] if command[0] == sys.executable else command[0]} did not end within {timeout:g} s"
     except OSError as error:

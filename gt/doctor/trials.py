@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from gt.launch.local import visible_gpus
+from gt.launch.own_module import module_command, module_environment
 from gt.say import topic
 
 #: Starting workers takes seconds, the first import of torch from a cold disk a minute.
@@ -40,12 +40,10 @@ def try_collective(timeout: float = TRIAL_TIMEOUT_S) -> TrialResult:
 
 
 def _run(name: str, trial: str, timeout: float, remedy: str) -> TrialResult:
-    environment = {key: value for key, value in os.environ.items() if key not in IGNORED}
+    environment = {key: value for key, value in module_environment().items() if key not in IGNORED}
     if len(visible_gpus()) == 1:
         environment["GT_SHARE_GPUS"] = "1"  # two workers are possible on one GPU
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "gt.doctor.trial_program", trial]
+    command = module_command("gt.doctor.trial_program", trial)
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
     except subprocess.TimeoutExpired:

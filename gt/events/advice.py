@@ -22,6 +22,7 @@ REMEDIES = {
     "dispatcher": "repeat the same shapes, so that steps become fragments (gt.debug.print_hot_paths()), or set "
     "GT_WORKER_BATCH_SIZE=10",
     "reads": "read values less often (loss.item() every tenth step)",
+    "short steps": "do more in one step (a larger batch), or put the step under @gt.compile",
     "small instructions": "set GT_AUTO_COMPILE=1, or use larger tensors",
     "no repetition": "keep shapes the same",
     "compute": "use bfloat16 (gt.autocast), or more workers",
@@ -31,7 +32,7 @@ REMEDIES = {
 WAITS = {
     "exposed communication": ("communication", "workers wait for data {}"),
     "bubble": ("unbalanced load", "workers wait for others {}"),
-    "dispatcher": ("dispatcher", "only it works {}"),
+    "dispatcher": ("dispatcher", "only the dispatcher works {}"),
     "wire": ("reads", "messages are on their way {}"),
     "client Python": ("client-bound", "only Python runs {}"),
     "idle": ("idle", "nothing runs {}"),
@@ -50,9 +51,14 @@ def advice(breakdown: Breakdown) -> list[str]:
 def _waits(b: Breakdown) -> list[tuple[float, str, str]]:
     """(share of the time that it could save, pattern, what was measured)."""
     shares = {kind: b.share(kind) for kind in WAITS}
+    patterns = {kind: pattern for kind, (pattern, _) in WAITS.items()}
+    if 2 * b.hot > b.instructions:  # the steps are fragments already
+        patterns["dispatcher"] = "short steps"
+    if b.read is not None and 2 * b.read < b.times["wire"]:  # the program hardly waits for values
+        patterns["wire"] = "short steps"
     return [
-        (shares[kind], pattern, text.format(f"{shares[kind]:.0%} of the time"))
-        for kind, (pattern, text) in WAITS.items()
+        (shares[kind], patterns[kind], text.format(f"{shares[kind]:.0%} of the time"))
+        for kind, (_, text) in WAITS.items()
     ]
 
 

@@ -48,6 +48,8 @@ class Breakdown:
     #: nanoseconds in which workers waited for sections to be compiled, and how many sections
     compiling: int = 0
     compilations: int = 0
+    #: nanoseconds on the wire in which the client waited for a value; None if its waits are not known
+    read: int | None = None
     #: the largest share of its memory that a device used
     memory: float = 0.0
     path: list[PathPart] = field(default_factory=list)
@@ -98,6 +100,7 @@ def break_down(
     times = {kind: sum(map(length, spans.values())) / max(1, len(workers)) for kind, spans in parts.items()}
     times |= {kind: float(length(spans)) for kind, spans in gaps.items()}
     result = Breakdown(begun, ended, times, waiting=waiting, bubbles=bubbles, gaps=gaps)
+    result.read = None if waits is None else length(intersection(wire, union(waits)))
     result.computing = {w: length(spans) for w, spans in computing.items()}
     _add_totals(result, table, keys)
     result.path = critical_path(work)

@@ -45,6 +45,7 @@ def write_log(file: TextIO, table: EventTable, listening: Listening) -> int:
         "now": listening.now,
         "error_ns": table.error,
         "dropped": table.dropped,
+        "dropped_events": table.dropped_events,
         "workers": [{"id": w.id, "device": w.device, "backend": w.backend} for w in listening.workers],
     }
     file.write(f"{HEAD}{FORMAT} {json.dumps(head)}\n")

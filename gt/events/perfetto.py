@@ -26,6 +26,8 @@ Entry = dict[str, Any]
 def write_perfetto(file: TextIO, table: EventTable, listening: Listening | None = None, own: int = 0) -> None:
     """Write a trace. ``own``: only this client is named; what is known of the others is shown as "other clients"."""
     base = table.span()[0]
+    if own and listening is not None:  # others may have worked before this client's first instruction
+        base = min(base or listening.now, listening.now)
     devices = {} if listening is None else {worker.id: worker.device for worker in listening.workers}
     entries = [*_lanes(table, devices, own), *_work(table, base), *_dispatched(table, base), *_counters(table, base)]
     if own:

@@ -85,6 +85,8 @@ class EventTable:
         self.hot: dict[tuple[int, int], int] = {}
         #: batches that this listener missed, because it was too slow
         self.dropped = 0
+        #: events that workers have dropped, because their GPU was too far behind
+        self.dropped_events = 0
         #: the largest error of a time, in nanoseconds
         self.error = 0
         self.count = 0
@@ -92,6 +94,7 @@ class EventTable:
     def add(self, batch: EventBatch) -> None:
         key, offset = (batch.source, batch.client), batch.offset
         self.dropped, self.error = max(self.dropped, batch.dropped), max(self.error, batch.error)
+        self.dropped_events += batch.dropped_events
         self.names.setdefault(key, []).extend(batch.names)
         self.sites.setdefault(batch.client, {}).update(batch.sites)
         interval = batch.begun + offset, batch.ended + offset
@@ -169,14 +172,17 @@ def _stretches(batch: EventBatch) -> Any:
 
 def _unpack(stretches: Any, data: bytes, offset: int) -> Any:
     """The rows of a batch, with ``offset`` added to all times."""
-    events, counts = np.frombuffer(data, dtype=EVENT_FIELDS), stretches[:, _STRETCH["count"]]
+    first, counts, began = (stretches[:, _STRETCH[name]] for name in ("first", "count", "started"))
+    begin = np.cumsum(counts) - counts
+    events = np.frombuffer(data, dtype=EVENT_FIELDS)[np.arange(counts.sum()) + np.repeat(first - begin, counts)]
     rows = np.empty((len(events), len(COLUMNS)), dtype=np.int64)
     for name in ("execute", "queued", "started", "fragment", "level"):
         rows[:, COLUMNS.index(name)] = np.repeat(stretches[:, _STRETCH[name]], counts)
     rows[:, WHAT], rows[:, SITE] = events["what"], events["site"]
-    rows[:, ENDED] = rows[:, STARTED] + events["ended"]
+    spent = np.repeat(stretches[:, _STRETCH["ended"]] - began, counts)
+    rows[:, ENDED] = rows[:, STARTED] + np.rint(events["ended"] * spent).astype(np.int64)
     # an event begins where the one before it in its stretch ended
     rows[1:, STARTED] = rows[:-1, ENDED]
-    rows[np.cumsum(counts) - counts, STARTED] = stretches[:, _STRETCH["started"]]
+    rows[begin, STARTED] = began
     rows[:, QUEUED : ENDED + 1] += offset
     return rows

@@ -11,7 +11,7 @@ from typing import Any
 from gt.errors import ConfigError, ConnectionLost, GtError, Refused
 from gt.launch.running import running_servers
 from gt.version import PROTOCOL, VERSION
-from gt.wire.auth import find_operator_token, peer_keys, token_for_peer
+from gt.wire.auth import connection_keys, find_operator_token
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.event_messages import TAKEN_TOGETHER, BatchTaken, EventBatch, Inspect, Inspection, Listen, Listening
 from gt.wire.messages import Bye, Hello, Refusal, Welcome
@@ -22,15 +22,17 @@ from gt.wire.transport import connection
 CONNECT_TIMEOUT_S = 5.0
 
 
-def find_server(host: str | None = None, port: int | None = None) -> str:
+def find_server(host: str | None = None, port: int | None = None, unix: str | None = None) -> str:
     """The address of the server to look at: the named one, or the newest that this user runs on this machine."""
+    if unix is not None:
+        return f"unix:{unix.removeprefix('unix:')}"
     if host is not None or port is not None:
         return f"tcp://{host or 'localhost'}:{port or 9000}"
     running = running_servers()
     if not running:
         raise ConnectionLost(
             "no GT server of this user runs on this machine; start one with: python -m gt.server -p 9000, "
-            "or name one with --host and --port"
+            "or name one with --host and --port, or --unix"
         )
     return running[0].address
 
@@ -64,7 +66,10 @@ class Viewer:
 
     def __enter__(self) -> Viewer:
         private = self.address.startswith("unix:")
-        self._connection = connection(self.address, None if private else peer_keys(token_for_peer()))
+        host, _, port = self.address.removeprefix("tcp://").rpartition(":")
+        self._connection = connection(
+            self.address, None if private else connection_keys(host.strip("[]"), int(port), CONNECT_TIMEOUT_S)
+        )
         token = "" if private else find_operator_token() or ""
         hello = Hello("viewer", PROTOCOL, VERSION, host_identity(), os.getpid(), operator=token)
         try:

@@ -212,7 +212,10 @@ def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise DTypeError(f"{name}({value}): {_REFUSED['u']}")
     attrs = (("shape", shape), ("dtype", (dtype or NUMBER_OF[type(value)].dtype).name))
-    return create(FULL, (value,), attrs, connect.session())
+    try:
+        return create(FULL, (value,), attrs, connect.session())
+    except ShapeError as error:  # its text names the op, not the function
+        raise ShapeError(f"{name}({', '.join(map(str, shape))}): {str(error).partition('): ')[2]}") from None
 
 
 @with_options

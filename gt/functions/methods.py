@@ -228,8 +228,7 @@ def _array_namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
 
 def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of the data, of this tensor's dtype unless ``dtype`` says otherwise."""
-    dtype = x._type.dtype if dtype is None else dtype
-    return creation.tensor(data, dtype, device=device, requires_grad=requires_grad)
+    return creation.tensor(data, x._type.dtype if dtype is None else dtype, device=device, requires_grad=requires_grad)
 
 
 def _new_full(
@@ -258,6 +257,7 @@ def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     if not backward.is_leaf(x):
         raise GradError("only leaf tensors can be deep-copied; x.detach() is one")
     result = memo[id(x)] = pointwise.clone(detached(x))
+    result.grad = None if x._grad is None else _deep_copy(x._grad, memo)
     return backward.requires_grad_(result, x._node is not None)
 
 

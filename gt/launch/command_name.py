@@ -1,7 +1,9 @@
-"""The name of a command in its own help: ``gt top``, or ``python -m gt.scripts.top``, as the user called it."""
+"""The name of a command in its help and its errors: ``gt top``, or ``gt.scripts.top``, as the user called it."""
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 
 #: What `gt.__main__` puts before the name of a command in ``sys.argv[0]``.
@@ -9,6 +11,16 @@ PREFIX = "gt "
 
 
 def command_name(module: str) -> str:
-    """How the user called the command that this module implements."""
+    """The name before an error of the command that this module implements."""
     called = sys.argv[0]
-    return called if called.startswith(PREFIX) else f"python -m {module}"
+    return called if called.startswith(PREFIX) else module
+
+
+def make_parser(module: str, docstring: str | None) -> argparse.ArgumentParser:
+    """A parser whose help has the name of the command as the user called it, and the docstring without its markup."""
+    name = command_name(module)
+    # the first words of the docstring are the command; the line "usage" has it already
+    text = re.sub(r"\A``.*?``: |`", "", docstring or "")
+    return argparse.ArgumentParser(
+        prog=name if name.startswith(PREFIX) else f"python -m {name}", description=text[:1].upper() + text[1:]
+    )

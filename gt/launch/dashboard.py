@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
-import sys
 import tempfile
 import threading
 
 from gt.errors import ConfigError
+from gt.launch.own_module import module_command, module_environment
 
 #: How to install what the dashboard needs.
 INSTALL_DASHBOARD = "the dashboard and metrics need it: pip install 'gt-tensor[dashboard]'"
@@ -34,16 +33,13 @@ class DashboardProcess:
     """``python -m gt.dashboard`` for the server at an address. Starting it waits until it serves."""
 
     def __init__(self, server: str, *options: str) -> None:
-        command = [sys.executable, "-m", "gt.dashboard", "--server", server, "--with-parent", *options]
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the child runs)
         self._child = subprocess.Popen(
-            command,
+            module_command("gt.dashboard", "--server", server, "--with-parent", *options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": path},
+            env=module_environment(),
             text=True,
             # Ctrl-C reaches the whole process group, but is meant for the parent
             start_new_session=True,

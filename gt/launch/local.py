@@ -12,6 +12,7 @@ import threading
 
 from gt.errors import ConfigError, NoWorkers
 from gt.launch.backend import default_backend
+from gt.launch.own_module import module_command, module_environment
 from gt.say import topic
 
 #: How long a child may take to end after SIGTERM.
@@ -28,6 +29,12 @@ def visible_gpus() -> list[str]:
     with contextlib.suppress(OSError):
         return [str(i) for i in range(len(os.listdir("/proc/driver/nvidia/gpus")))]
     return []
+
+
+def _program() -> str:
+    """The name of this program, for lists of running systems."""
+    folder, name = os.path.split(sys.argv[0] if sys.argv else "")
+    return os.path.basename(folder) if name == "__main__.py" else name or "python"
 
 
 class LocalSystem:
@@ -53,7 +60,7 @@ class LocalSystem:
         self._stopping = threading.Lock()
         self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
         try:
-            self._start("server", "gt.server", {})
+            self._start("server", "gt.server", {}, f"--program={_program()}")
             for i in range(workers):
                 self._start_worker(i, gpus)
         except BaseException:
@@ -66,15 +73,12 @@ class LocalSystem:
         self._start(f"worker {i}", "gt.worker", environment, "--backend", self._backend, *threads)
 
     def _start(self, name: str, module: str, environment: dict[str, str], *options: str) -> None:
-        command = [sys.executable, "-m", module, "--unix", self._socket, "--with-parent", *options]
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         child = subprocess.Popen(
-            command,
+            module_command(module, "--unix", self._socket, "--with-parent", *options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=None if any(map(topic, VERBOSE_TOPICS)) else self._errors,
-            env={**os.environ, **environment, "PYTHONPATH": path},
+            env=module_environment(**environment),
         )
         self._children.append((name, child))
 

@@ -8,7 +8,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -19,6 +19,16 @@ class RunningServer:
     pid: int
     #: when it was started, in seconds since 1970
     started: float
+    #: the program that started it, for a local system; empty for a server of its own
+    program: str = ""
+    #: the process id of that program
+    program_pid: int = 0
+
+    def __str__(self) -> str:
+        """For people: the address, and who started it."""
+        if self.program:
+            return f"{self.address} (started by {self.program}, pid {self.program_pid})"
+        return f"{self.address} (gt server, pid {self.pid})"
 
 
 def servers_folder() -> Path:
@@ -28,12 +38,16 @@ def servers_folder() -> Path:
 
 
 @contextlib.contextmanager
-def registered(address: str, started: float) -> Iterator[None]:
-    """Inside the block this process is listed as a server. A folder that cannot be written is no error."""
+def registered(address: str, started: float, program: str = "") -> Iterator[None]:
+    """Inside the block this process is listed as a server. A folder that cannot be written is no error.
+
+    ``program``: the name of the parent's program, if it started this server for itself.
+    """
+    entry = RunningServer(address, os.getpid(), started, program, os.getppid() if program else 0)
     path = servers_folder() / f"{os.getpid()}.json"
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps({"address": address, "pid": os.getpid(), "started": started}))
+        path.write_text(json.dumps(asdict(entry)))
     try:
         yield
     finally:
@@ -47,7 +61,7 @@ def running_servers() -> list[RunningServer]:
     for path in servers_folder().glob("*.json") if _is_mine(servers_folder()) else ():
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             entry = json.loads(path.read_text())
-            server = RunningServer(str(entry["address"]), int(entry["pid"]), float(entry["started"]))
+            server = RunningServer(**entry)
             if _alive(server.pid):
                 found.append(server)
             else:

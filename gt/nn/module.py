@@ -45,7 +45,7 @@ class Module:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        if configuration.current.rules and not placing.module_call.active:
+        if configuration.current.rules and placing.module_call.prepared not in (self, placing.ANY):
             return placing.call(self, inputs, kwargs)
         attributes = self.__dict__
         if recorder.active is not None:

@@ -50,12 +50,18 @@ def _persistent(module: Module) -> Iterator[tuple[str, Tensor]]:
             yield name, x
 
 
+#: the key of what a module's own `get_extra_state` returns
+EXTRA = "_extra_state"
+
+
 def collect(module: Module, destination: dict[str, Any] | None, prefix: str, keep_vars: bool) -> dict[str, Any]:
     """Add the state of a module and of all modules inside it to a dict."""
     tensors: dict[str, Any] = OrderedDict() if destination is None else destination
     call_all(module._state_dict_pre_hooks, module, prefix, keep_vars)
     for name, x in _persistent(module):
         tensors[prefix + name] = x if keep_vars else detached(x)
+    if hasattr(type(module), "get_extra_state"):
+        tensors[prefix + EXTRA] = module.get_extra_state()
     for name, child in module._modules.items():
         if child is not None:
             child.state_dict(destination=tensors, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
@@ -74,14 +80,22 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
     for path, owner in module.named_modules(remove_duplicate=False):
         for name, x in _persistent(owner):
             expected[join(path, name)] = owner, name, x
-    missing = [key for key in expected if key not in values]
-    unexpected = [key for key in values if key not in expected]
+    extra = {
+        join(path, EXTRA): owner
+        for path, owner in module.named_modules(remove_duplicate=False)
+        if hasattr(type(owner), "set_extra_state")
+    }
+    missing = [key for key in (*expected, *extra) if key not in values]
+    unexpected = [key for key in values if key not in expected and key not in extra]
     problems: list[str] = []
     with no_grad():
         for key, (owner, name, x) in expected.items():
             if key in values:
                 problem = _load_one(key, x, values[key], (owner, name) if assign else None)
                 problems += [problem] if problem else []
+    for key, owner in extra.items():
+        if key in values:
+            owner.set_extra_state(values[key])
     keys = IncompatibleKeys(missing, unexpected)
     for owner in module.modules():
         call_all(owner._load_hooks, owner, keys)
@@ -93,7 +107,7 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
 
 
 def _key_problems(unexpected: list[str], missing: list[str]) -> list[str]:
-    rows = (("Unexpected", unexpected), ("Missing", missing))
+    rows = (("Missing", missing), ("Unexpected", unexpected))
     return [f"{what} key(s) in state_dict: " + ", ".join(f'"{k}"' for k in keys) + ". " for what, keys in rows if keys]
 
 

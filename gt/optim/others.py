@@ -75,11 +75,17 @@ class Adagrad(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
         for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p] = {"step": 0.0, "sum": full_like(p, float(initial_accumulator_value))}
+            self._begin(group["params"])
+
+    def _begin(self, params: list[Tensor]) -> None:
+        """Create the states of parameters that have none."""
+        for p in params:
+            if not self.state[p]:
+                self.state[p] = {"step": 0.0, "sum": full_like(p, float(self.defaults["initial_accumulator_value"]))}
 
     def update(self, group: Group, params: list[Tensor]) -> None:
         flags = (("maximize", group["maximize"]),)
+        self._begin(params)  # those of a group that was added later
         for (step, _), batch in self.count_step(params, ("sum",)).items():
             lr = self.rate(group) / (1 + (step - 1) * group["lr_decay"])
             self.apply(ADAGRAD_STEP, batch, ("sum",), (lr, group["weight_decay"], group["eps"]), flags)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from gt.errors import ConfigError
-from gt.launch.command_name import command_name
+from gt.launch.command_name import command_name, make_parser
 from gt.pipeline.actions import Schedule
 from gt.pipeline.drawing import draw, draw_png, summary
 from gt.pipeline.files import is_file, read_schedule, to_csv
 from gt.pipeline.schedules import SCHEDULES, make_schedule
+from gt.scripts.command import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.pipeline"), description=__doc__)
+    parser = make_parser("gt.pipeline", __doc__)
     commands = parser.add_subparsers(required=True, metavar="show")
     show = commands.add_parser("show", help="draw a schedule")
     show.add_argument("schedule", help=f"{', '.join(SCHEDULES)}, or a .csv or .yaml file")
@@ -24,12 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     show.add_argument("--png", metavar="FILE", help="also write a picture")
     show.add_argument("--csv", action="store_true", help="print the actions as a CSV file instead")
     options = parser.parse_args(argv)
-    try:
-        _show(_schedule(options), options)
-    except ConfigError as error:
-        print(f"gt.pipeline: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run(command_name("gt.pipeline"), lambda: _show(_schedule(options), options))
 
 
 def _schedule(options: argparse.Namespace) -> Schedule:
@@ -38,14 +33,15 @@ def _schedule(options: argparse.Namespace) -> Schedule:
     return make_schedule(options.schedule, options.stages, options.microbatches, options.chunks)
 
 
-def _show(schedule: Schedule, options: argparse.Namespace) -> None:
+def _show(schedule: Schedule, options: argparse.Namespace) -> int:
     if options.csv:
         print(to_csv(schedule), end="")
-        return
+        return 0
     print(draw(schedule))
     print(summary(schedule))
     if options.png:
         draw_png(schedule, options.png)
+    return 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gt.errors import ConfigError
+from gt.errors import GtError
 from gt.pipeline.actions import Action, Schedule
 from gt.pipeline.timing import bubble, bubble_formula, peak_activations, timeline
 
@@ -56,7 +56,7 @@ def draw_png(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise ConfigError("a PNG needs matplotlib: pip install matplotlib") from None
+        raise GtError("a PNG needs matplotlib: pip install matplotlib") from None
     rows = timeline(schedule)
     length = max(row[-1].end for row in rows if row)
     figure: Any = Figure(figsize=(min(40.0, 2 + length * 0.35), 1.4 + 0.6 * len(rows)), layout="constrained")
@@ -75,4 +75,4 @@ def draw_png(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     try:
         figure.savefig(path, dpi=120, format="png")
     except OSError as error:
-        raise ConfigError(f"{os.fspath(path)}: the picture cannot be written: {error.strerror}") from None
+        raise GtError(f"{os.fspath(path)}: the picture cannot be written: {error.strerror}") from None

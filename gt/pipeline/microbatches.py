@@ -13,8 +13,11 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
 
 
-def cut_batch(batch: Any, count: int) -> list[Any]:
-    """The microbatches of a batch: ``count`` of them, or as many as a list has."""
+def cut_batch(batch: Any, count: int, units: int | None = None) -> list[Any]:
+    """The microbatches of a batch: ``count`` of them, or as many as a list has.
+
+    With ``units``, a microbatch has whole units of rows: the batch has so many of them.
+    """
     if isinstance(batch, list):
         if not batch:
             raise ShapeError("pipeline: a list of microbatches needs at least one")
@@ -22,8 +25,17 @@ def cut_batch(batch: Any, count: int) -> list[Any]:
     rows = rows_of(batch)
     if rows is not None and rows < count:
         raise ShapeError(f"pipeline: a batch of {rows} rows cannot be cut into {count} microbatches")
-    sizes = [] if rows is None else [rows // count + (i < rows % count) for i in range(count)]
+    units = units or rows or 1
+    sizes = [(rows or 0) // units * (units // count + (i < units % count)) for i in range(count)]
     return [_rows(batch, sum(sizes[:i]), sum(sizes[: i + 1]), rows) for i in range(count)]
+
+
+def cut_targets(targets: Any, batch: Any, count: int) -> list[Any]:
+    """The targets of each microbatch. They have as many rows as the batch, or a multiple, as flattened targets have."""
+    rows, target_rows = rows_of(batch), rows_of(targets)
+    if rows and target_rows is not None and target_rows % rows:
+        raise ShapeError(f"pipeline: a batch of {rows} rows, and targets of {target_rows}")
+    return cut_batch(targets, count, None if target_rows is None else rows)
 
 
 def rows_of(batch: Any) -> int | None:

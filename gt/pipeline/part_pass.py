@@ -75,10 +75,15 @@ class PartPass:
 
     def _call(self, part: int, m: int, arguments: Any) -> Any:
         function = self.parts[part]
-        if isinstance(arguments, dict):
-            result = function(**arguments)
-        else:
-            result = function(*arguments) if isinstance(arguments, tuple) else function(arguments)
+        try:
+            if isinstance(arguments, dict):
+                result = function(**arguments)
+            else:
+                result = function(*arguments) if isinstance(arguments, tuple) else function(arguments)
+        except Exception as error:
+            name = getattr(function, "__name__", type(function).__name__)
+            error.add_note(f"in part {part} of the pipeline, {name}, with microbatch {m}")
+            raise
         if part + 1 < len(self.parts) or self.loss_fn is None:
             return result
         loss = self.loss_fn(result, self._targets[m])

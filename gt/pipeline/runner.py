@@ -24,11 +24,12 @@ from gt.functions.joining import cat
 from gt.nn import Module
 from gt.pipeline.actions import Action, Schedule
 from gt.pipeline.files import is_file, read_schedule
-from gt.pipeline.microbatches import cut_batch
+from gt.pipeline.microbatches import cut_batch, cut_targets
 from gt.pipeline.part_pass import PartPass
 from gt.pipeline.schedules import chunks_of, forward_schedule, make_schedule
 from gt.pipeline.stages import StageSignals, Workers
 from gt.pipeline.timing import merged_order
+from gt.say import warn
 
 LossFunction = Callable[..., Tensor]
 
@@ -81,7 +82,11 @@ class Pipeline:
             return given
         chunks = chunks_of(given) if self._chunks is None else self._chunks
         if parts == 0 or parts % max(chunks, 1):
-            raise ConfigError(f"pipeline: {parts} parts cannot be divided into stages of {chunks}")
+            raise ConfigError(
+                f"pipeline: {parts} parts cannot be divided into stages of {chunks}; {_parts_needed(given, chunks)}"
+            )
+        if parts == chunks > 1:
+            warn(f"pipeline: {parts} parts are only one stage; {_parts_needed(given, chunks)}")
         return make_schedule(given, parts // max(chunks, 1), microbatches, chunks)
 
     def parameters(self) -> list[Any]:
@@ -125,11 +130,11 @@ class Pipeline:
         microbatches = cut_batch(batch, self.microbatches)
         count = len(microbatches)
         # at most as many as the batch has; a list decides their number itself
-        cut_targets = [None] * count if targets is None else cut_batch(targets, count)
-        if len(cut_targets) != count:
-            raise ConfigError(f"pipeline: {count} microbatches, and targets for {len(cut_targets)}")
+        target_parts = [None] * count if targets is None else cut_targets(targets, batch, count)
+        if len(target_parts) != count:
+            raise ConfigError(f"pipeline: {count} microbatches, and targets for {len(target_parts)}")
         names = self.signals.prepare(self.parts, self.schedule.stage_of)
-        run = PartPass(self.parts, names, microbatches, cut_targets, loss_fn, self.mean_loss)
+        run = PartPass(self.parts, names, microbatches, target_parts, loss_fn, self.mean_loss)
         cut()
         return run
 
@@ -145,6 +150,10 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline of {len(self.parts)} parts: {self.schedule!r}>"
+
+
+def _parts_needed(schedule: str, chunks: int) -> str:
+    return f"schedule {schedule} has {chunks} parts in each stage: 2 stages need {2 * chunks} parts"
 
 
 def _without_autocast_cache(kind: str) -> contextlib.AbstractContextManager[Any]:

@@ -6,14 +6,15 @@ Nested objects are saved too: their tensors get generated names, and their struc
 
 A save is atomic: the values are written to a temporary file in the same folder, which replaces the old file once
 everything is on disk. The worker that holds the tensors writes them itself if it can open that file (see
-`gt.ops.system.files`); otherwise the client reads them and writes them. The safetensors library is not used, because
-it needs all values in this process.
+`gt.ops.system.files`); otherwise, and always on a shared server, the client reads them and writes them. The safetensors
+library is not used, because it needs all values in this process.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import mmap
 import os
 import secrets
 from typing import Any, BinaryIO, cast
@@ -166,6 +167,8 @@ def _write_on_workers(path: str, secret: str, tensors: dict[str, Tensor], offset
     listed = tuple(tensors.values())
     if not listed:
         return True
+    if listed[0]._cell.session.connection.is_shared:
+        return False
     counts: list[Tensor] = []
     for first in range(0, len(listed), MAX_TENSORS):
         request = json.dumps({"path": path, "secret": secret, "offset": offsets[first]}).encode()
@@ -203,27 +206,34 @@ def load(
     weights_only: object = None,
     mmap: object = None,
 ) -> Any:
-    """Load an object that `gt.save` saved, or the tensors of any safetensors file, by name.
+    """Load an object that `gt.save` saved, the tensors of any safetensors file by name, or a file of `torch.save`.
 
-    A module or another object is restored if its class is imported. Nothing in a file can run code. The other arguments
+    A module or another object is restored if its class is imported. Nothing in a file can run code: a file of
+    `torch.save` is read by ``torch.load(weights_only=True)``, so torch must be installed for it. The other arguments
     are those of `torch.load`, and have no effect.
 
     Example::
 
         model.load_state_dict(gt.load("model.safetensors"))
     """
-    if hasattr(f, "read"):
-        return _load_from(cast(BinaryIO, f))
-    path = os.path.abspath(os.fspath(f))
+    try:
+        return _load_from(cast(BinaryIO, f)) if hasattr(f, "read") else _load_at(os.path.abspath(os.fspath(f)))
+    except _TorchFile as found:
+        from gt.saving import torch_files
+
+        source: Any = io.BytesIO(found.start + f.read()) if hasattr(f, "read") else found.path
+        return torch_files.read(source, found.path)
+
+
+def _load_at(path: str) -> Any:
     with open(path, "rb") as file:
         header, metadata, places = _read_places(file, path)
         size = os.fstat(file.fileno()).st_size
         for name, (type, offset) in places.items():
             if offset + type.nbytes > size:
                 raise ValueError(f"{path}: the file ends before {name!r} does")
-        file.seek(max(0, size - TAIL))
-        request = {"path": path, "head": len(header), "proof": proof(header, file.read())}
-        values = _read_on_workers(request, list(places.values())) or _read_in_client(file, list(places.values()))
+        request = reading_request(file, path, header)
+        values = read_on_workers(request, list(places.values())) or _read_in_client(file, list(places.values()))
     return _restore(path, metadata, dict(zip(places, values, strict=True)))
 
 
@@ -274,18 +284,22 @@ def _read_header(file: BinaryIO, path: str) -> tuple[bytes, dict[str, Any]]:
     except ValueError:
         entries = None
     if len(text) < length or not isinstance(entries, dict):
-        raise _wrong_format(path, first)
+        raise _wrong_format(path, first + text)
     return first + text, entries
 
 
-def _wrong_format(path: str, first: bytes) -> ValueError:
-    if not first.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
-        return ValueError(f"{path} is not a safetensors file")
-    new = f"{os.path.splitext(path)[0]}.safetensors"
-    return ValueError(
-        f"{path} is not a safetensors file but a pickle written by torch.save; convert it where torch is installed: "
-        f"safetensors.torch.save_file(torch.load({path!r}), {new!r})"
-    )
+class _TorchFile(ValueError):
+    """A file that torch.save wrote. ``start``: the bytes that were read."""
+
+    def __init__(self, path: str, start: bytes) -> None:
+        super().__init__(path)
+        self.path, self.start = path, start
+
+
+def _wrong_format(path: str, start: bytes) -> ValueError:
+    if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
+        return _TorchFile(path, start)
+    return ValueError(f"{path} is not a safetensors file")
 
 
 def _entry(path: str, name: str, entry: Any, start: int) -> Entry:
@@ -301,8 +315,16 @@ def _entry(path: str, name: str, entry: Any, start: int) -> Entry:
     return type, start + begin
 
 
-def _read_on_workers(request: dict[str, Any], entries: list[Entry]) -> list[Tensor] | None:
+def reading_request(file: BinaryIO, path: str, head: bytes) -> dict[str, Any]:
+    """What `read_on_workers` needs to know of a file whose first bytes are ``head``."""
+    file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+    return {"path": path, "head": len(head), "proof": proof(head, file.read())}
+
+
+def read_on_workers(request: dict[str, Any], entries: list[Entry]) -> list[Tensor] | None:
     """Let the workers read the tensors; None if one of them could not."""
+    if connect.session().connection.is_shared:
+        return None
     tensors: list[Tensor] = []
     outcomes: list[Tensor] = []
     for first in range(0, len(entries), MAX_TENSORS):
@@ -321,8 +343,7 @@ def _read_on_workers(request: dict[str, Any], entries: list[Entry]) -> list[Tens
 
 
 def _read_in_client(file: BinaryIO, entries: list[Entry]) -> list[Tensor]:
-    tensors = []
-    for type, offset in entries:
-        file.seek(offset)
-        tensors.append(upload(memoryview(file.read(type.nbytes)), type, connect.session()))
-    return tensors
+    """Send the tensors to a worker in chunks. The file is mapped, so this process never holds a whole tensor."""
+    mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    session = connect.session()
+    return [upload(mapped[offset : offset + type.nbytes], type, session) for type, offset in entries]

@@ -1,16 +1,18 @@
-"""Files for torch.load: torch.save writes them, so torch must be installed in the client's environment."""
+"""torch's own files: torch.save writes and torch.load reads them, so torch must be installed beside the client."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ConfigError
+from gt.functions.creation import tensor
 from gt.launch.backend import INSTALL_TORCH
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
-from gt.types import DType, bfloat16, float32
+from gt.types import DTYPES, DType, bfloat16, float32
 
 
 def write(obj: Any, file: BinaryIO) -> None:
@@ -19,29 +21,67 @@ def write(obj: Any, file: BinaryIO) -> None:
         import torch
     except ModuleNotFoundError:
         raise ConfigError(f'save(format="torch"): torch is not installed; {INSTALL_TORCH}') from None
-    torch.save(_as_torch(torch, obj, {}), file)
+
+    def leaf(x: Any) -> Any:
+        if isinstance(x, Module):
+            raise TypeError('save(format="torch"): torch has no class for a module of GT; save its state_dict()')
+        if isinstance(x, DType):
+            return getattr(torch, x.name)
+        return _as_torch(torch, x) if isinstance(x, Tensor) else x
+
+    torch.save(_converted(obj, leaf, {}), file)
 
 
-def _as_torch(torch: Any, x: Any, done: dict[int, Any]) -> Any:
-    """The same with torch's tensors and dtypes. ``done``: the id of a tensor -> its copy, so that both appear once."""
-    if isinstance(x, Tensor):
-        if id(x) not in done:
-            done[id(x)] = _tensor(torch, x)
-        return done[id(x)]
-    if isinstance(x, DType):
-        return getattr(torch, x.name)
-    if isinstance(x, Module):
-        raise TypeError('save(format="torch"): torch has no class for a module of GT; save its state_dict()')
+def read(source: str | BinaryIO, path: str) -> Any:
+    """The object of a file, with GT's tensors in place of torch's. No code of the file runs."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise ConfigError(f"{path} is a file of torch.save, and torch is not installed; {INSTALL_TORCH}") from None
+
+    def leaf(x: Any) -> Any:
+        if isinstance(x, torch.dtype):
+            return DTYPES.get(str(x).removeprefix("torch."), x)
+        return _from_torch(torch, x) if isinstance(x, torch.Tensor) else x
+
+    try:
+        loaded = torch.load(source, map_location="cpu", weights_only=True)
+    except Exception as error:  # what a damaged file raises is not documented
+        raise ValueError(
+            f"{path}: torch.load(weights_only=True), which runs no code of a file, cannot read it: {_reason(error)} "
+            f'If you trust the file: model.load_state_dict(torch.load({path!r}, weights_only=False)["model"])'
+        ) from None
+    return _converted(loaded, leaf, {})
+
+
+def _reason(error: Exception) -> str:
+    """The sentence of torch's text that names the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = next((line for line in lines if "WeightsUnpickler error" in line), lines[0] if lines else repr(error))
+    return cause.split(". ")[0].rstrip(".") + "."
+
+
+def _converted(x: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
+    """The same nesting with converted leaves. ``done``: the id of a leaf -> its copy, so that a leaf stays one."""
     if isinstance(x, dict):
-        items = {k: _as_torch(torch, v, done) for k, v in x.items()}
+        items = {k: _converted(v, leaf, done) for k, v in x.items()}
         return OrderedDict(items) if isinstance(x, OrderedDict) else items
     if isinstance(x, list | tuple):
-        elements = [_as_torch(torch, v, done) for v in x]
+        elements = [_converted(v, leaf, done) for v in x]
         return elements if isinstance(x, list) else tuple(elements)
-    return x
+    if id(x) not in done:
+        done[id(x)] = leaf(x)
+    return done[id(x)]
 
 
-def _tensor(torch: Any, x: Tensor) -> Any:
+def _from_torch(torch: Any, x: Any) -> Tensor:
+    value = tensor(x.detach())
+    if isinstance(x, torch.nn.Parameter):
+        return Parameter(value, x.requires_grad)
+    return value.requires_grad_() if x.requires_grad else value
+
+
+def _as_torch(torch: Any, x: Tensor) -> Any:
     value = x.detach()
     if x.dtype is bfloat16:  # numpy has no such dtype, and float32 holds all its values
         result = torch.from_numpy(value.to(float32).numpy()).bfloat16()

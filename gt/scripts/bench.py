@@ -11,17 +11,17 @@ import pathlib
 import sys
 
 from gt.errors import ConfigError
-from gt.launch.command_name import command_name
+from gt.launch.command_name import command_name, make_parser
 from gt.scripts.checkout import programs, replace_process
 from gt.scripts.command import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.bench"), description=__doc__)
+    parser = make_parser("gt.scripts.bench", __doc__)
     parser.add_argument("name", nargs="?", help="the benchmark")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="its own options")
     options = parser.parse_args(argv)
-    return run("gt bench", lambda: _bench(options.name, options.options))
+    return run(command_name("gt.scripts.bench"), lambda: _bench(options.name, options.options))
 
 
 def _bench(name: str | None, options: list[str]) -> int:

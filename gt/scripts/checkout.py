@@ -7,19 +7,17 @@ import pathlib
 import sys
 from typing import NoReturn
 
-from gt.errors import ConfigError
+from gt.errors import GtError
 
 #: The folder that contains the package: the repository, if GT runs from a clone of it.
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def programs(folder: str) -> dict[str, pathlib.Path]:
-    """Name -> file of each program in a folder of the repository. Raises ConfigError if there is no such folder."""
+    """Name -> file of each program in a folder of the repository. Raises GtError if there is no such folder."""
     path = ROOT / folder
     if not (ROOT / "pyproject.toml").exists() or not path.is_dir():
-        raise ConfigError(
-            f"the folder {folder}/ is not in the installed package: run this in a clone of the repository"
-        )
+        raise GtError(f"the folder {folder}/ is not in the installed package: run this in a clone of the repository")
     files = sorted(path.glob("*.py"))
     return {file.stem: file for file in files if "__main__" in file.read_text() and not file.stem.endswith("_child")}
 

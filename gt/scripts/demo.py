@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from gt.launch.command_name import command_name
+from gt.launch.command_name import command_name, make_parser
 from gt.scripts.checkout import programs, replace_process
 from gt.scripts.command import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.demo"), description=__doc__)
+    parser = make_parser("gt.scripts.demo", __doc__)
     parser.parse_args(argv)
-    return run("gt demo", lambda: replace_process(programs("examples")["demo"], []))
+    return run(command_name("gt.scripts.demo"), lambda: replace_process(programs("examples")["demo"], []))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """``python -m gt.scripts.top``: what the workers and clients of a running system do, like htop. q quits.
 
-Finds the server by itself; ``--host`` and ``--port`` name another one. ``--once`` prints one picture of the next
-second, ``--json`` one line of JSON for each interval.
+Finds the server by itself; ``--host`` and ``--port``, or ``--unix``, name another one. ``--once`` prints one picture of
+the next second, ``--json`` one line of JSON for each interval.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 from gt.errors import ConfigError
 from gt.events.load import ClientLoad, LoadMeter, WorkerLoad
-from gt.events.viewer import Viewer, find_server
-from gt.launch.command_name import command_name
+from gt.events.viewer import Viewer
+from gt.launch.command_name import command_name, make_parser
 from gt.ops.families import MAIN_FAMILIES
-from gt.scripts.command import add_server_options, run
+from gt.scripts.command import add_server_options, chosen_server, run
 
 #: The families that are shown first; the others follow by their share.
 FIRST_FAMILIES = (*MAIN_FAMILIES, "moves", "waiting")
@@ -33,19 +33,19 @@ Loads = tuple[dict[int, WorkerLoad], dict[int, ClientLoad]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.top"), description=__doc__)
+    parser = make_parser("gt.scripts.top", __doc__)
     parser.add_argument("--json", action="store_true", help="print JSON, one line for each interval")
     parser.add_argument("--once", action="store_true", help="print one interval, then end")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two pictures (default 1)")
     add_server_options(parser)
     options = parser.parse_args(argv)
-    return run("gt.scripts.top", lambda: _top(options))
+    return run(command_name("gt.scripts.top"), lambda: _top(options))
 
 
 def _top(options: argparse.Namespace) -> int:
     if not 0.05 <= options.interval <= 3600:
         raise ConfigError("--interval must be from 0.05 to 3600 seconds")
-    address = find_server(options.host, options.port)
+    address = chosen_server(options)
     with Viewer(address, detail=False) as viewer:
         live = sys.stdout.isatty() and sys.stdin.isatty() and not options.json and not options.once
         if live:

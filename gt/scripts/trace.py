@@ -16,9 +16,9 @@ from gt.events.breakdown import break_down
 from gt.events.log import write_log
 from gt.events.perfetto import write_perfetto
 from gt.events.table import EventTable
-from gt.events.viewer import Viewer, find_server
-from gt.launch.command_name import command_name
-from gt.scripts.command import add_server_options, run, written
+from gt.events.viewer import Viewer
+from gt.launch.command_name import command_name, make_parser
+from gt.scripts.command import add_server_options, chosen_server, run, written
 from gt.wire.event_messages import Listening
 
 #: Seconds between two lines of progress where the output is not a terminal.
@@ -28,22 +28,22 @@ REST_TIMEOUT_S = 60.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.trace"), description=__doc__)
+    parser = make_parser("gt.scripts.trace", __doc__)
     parser.add_argument("-s", "--seconds", type=float, default=10.0, help="how long to record (default 10)")
     parser.add_argument("-n", "--events", type=int, help="stop after this many events")
     parser.add_argument("--dir", default="traces", help="the folder for the files (default traces)")
     parser.add_argument("--perfetto", action="store_true", help="also write a file for ui.perfetto.dev")
     add_server_options(parser)
     options = parser.parse_args(argv)
-    return run("gt.scripts.trace", lambda: _trace(options))
+    return run(command_name("gt.scripts.trace"), lambda: _trace(options))
 
 
 def _trace(options: argparse.Namespace) -> int:
-    if options.seconds <= 0 or (options.events is not None and options.events <= 0):
+    if not options.seconds > 0 or (options.events is not None and options.events <= 0):
         raise ConfigError("-s and -n must be more than 0")
     os.makedirs(options.dir, exist_ok=True)
     stem = os.path.join(options.dir, f"trace_{time.strftime('%Y%m%d_%H%M%S')}_{os.getpid()}")
-    with Viewer(find_server(options.host, options.port)) as viewer:
+    with Viewer(chosen_server(options)) as viewer:
         assert viewer.listening is not None
         table, listening = _record(viewer, viewer.listening, options)
     with written(stem + ".log") as file:
@@ -98,8 +98,14 @@ class _Progress:
 def _summarize(table: EventTable, listening: Listening) -> None:
     if table.dropped:
         print(f"{table.dropped} batches were dropped: this machine could not read them fast enough")
+    if table.dropped_events:
+        print(f"{table.dropped_events:,} events were dropped: the GPU of their worker was too far behind")
     if table.count:
-        print("\n".join(break_down(table, *table.span()).lines_of_text()))
+        breakdown = break_down(table, *table.span())
+        print("\n".join(breakdown.lines_of_text()))
+        unused = [str(worker.id) for worker in listening.workers if worker.id not in breakdown.computing]
+        if unused and listening.operator:
+            print(f"worker(s) {', '.join(unused)} ran nothing in this time and are not counted above")
     elif listening.operator:
         print("no instruction ran in this time")
     else:

@@ -13,10 +13,10 @@ import sys
 
 import numpy as np
 
-from gt.errors import ConfigError
+from gt.errors import ConfigError, GtError
 from gt.events.lanes import timeline
 from gt.events.trace_file import TraceFile, read_trace
-from gt.launch.command_name import command_name
+from gt.launch.command_name import command_name, make_parser
 from gt.scripts.command import run, written
 from gt.scripts.timeline import columns, draw
 from gt.scripts.timeline_panel import ALL_COLOURS, Panel
@@ -30,8 +30,8 @@ MAX_PIXELS = 1 << 16
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.visualize"), description=__doc__)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="traces that python -m gt.scripts.trace wrote")
+    parser = make_parser("gt.scripts.visualize", __doc__)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files that gt trace wrote")
     parser.add_argument("-o", "--output", default="timeline.png", help="the picture: .png, .svg or .pdf (timeline.png)")
     parser.add_argument("--dpi", type=int, default=130, help="pixels of an inch (default 130)")
     parser.add_argument("--width", type=float, default=14, help="inches (default 14)")
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--to", dest="end", type=float, help="end at this ms of the trace (default: its end)")
     options = parser.parse_args(argv)
-    return run("gt.scripts.visualize", lambda: _visualize(options), error_code=2)
+    return run(command_name("gt.scripts.visualize"), lambda: _visualize(options))
 
 
 def _visualize(options: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def _visualize(options: argparse.Namespace) -> int:
     try:
         import matplotlib
     except ModuleNotFoundError:
-        raise ConfigError("this needs matplotlib: pip install matplotlib") from None
+        raise GtError("this needs matplotlib: pip install matplotlib") from None
     panels = [_panel(read_trace(path), options) for path in options.files]
     # texts stay texts in a PDF, and look the same everywhere
     with matplotlib.rc_context({"font.family": "DejaVu Sans", "pdf.fonttype": 42, "hatch.linewidth": 0.6}):

@@ -5,10 +5,19 @@ GT's instructions. Only a program that uses the device imports this room: neithe
 everything of the client.
 """
 
+from importlib.util import find_spec
+
+from gt.errors import ConfigError
+from gt.launch.backend import INSTALL_TORCH
+
+if find_spec("torch") is None:
+    raise ConfigError(f"the device of torch needs torch: {INSTALL_TORCH}")
+
 from gt.torch_device import register
 from gt.torch_device.backend import NAME
 from gt.torch_device.fallback import cpu_fallbacks
+from gt.torch_device.handles import unwrap
 
-__all__ = ["NAME", "cpu_fallbacks"]
+__all__ = ["NAME", "cpu_fallbacks", "unwrap"]
 
 register.register()

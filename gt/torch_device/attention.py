@@ -8,8 +8,8 @@ import torch
 
 from gt.torch_device import backend
 
-_FUSED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
-_PARTS = torch.ops.aten._scaled_dot_product_attention_math
+_FUSED: Any = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+_PARTS: Any = torch.ops.aten._scaled_dot_product_attention_math.default
 
 
 def register() -> None:
@@ -29,10 +29,10 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    tensors = (query, key, value)
-    is_plain = len({x.shape[:-2] for x in tensors}) == 1 or enable_gqa
+    shape = query.shape[:-2]
+    is_plain = shape == key.shape[:-2] == value.shape[:-2] or (enable_gqa and key.ndim > 2 and value.ndim > 2)
     needs_parts = dropout_p or (attn_mask is not None and (attn_mask.requires_grad or is_causal))
-    if needs_parts or not is_plain or min(x.ndim for x in tensors) < 3 or not query.is_floating_point():
+    if needs_parts or not is_plain or not shape or not query.is_floating_point():
         # from its parts: what is dropped, or the gradient of a mask, is not in the instruction
         options = {"scale": scale, "enable_gqa": enable_gqa}
         return _PARTS(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[0]

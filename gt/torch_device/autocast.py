@@ -12,6 +12,7 @@ from gt.ops import OPS, Op
 from gt.torch_device import backend
 
 _KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend.AUTOCAST_KEY))
+_CASTABLE = frozenset((torch.float32, torch.bfloat16, torch.float16))
 #: Functions of ATen that contain an op, or are one under a name that is not in its entry.
 _CONTAINING = {
     "scaled_dot_product_attention": OPS["attention"],
@@ -69,10 +70,10 @@ def _tensors(x: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_castable(x: torch.Tensor) -> bool:
-    return x.is_floating_point() and x.dtype is not torch.float64 and x.device.type == backend.NAME
+    return x.dtype in _CASTABLE and x.device.type == backend.NAME
 
 
 def _cast(x: Any, dtype: torch.dtype) -> Any:
     if isinstance(x, torch.Tensor):
-        return x.to(dtype) if _is_castable(x) else x
+        return x.to(dtype) if x.dtype is not dtype and _is_castable(x) else x
     return [_cast(item, dtype) for item in x] if isinstance(x, list | tuple) else x

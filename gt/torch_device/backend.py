@@ -7,35 +7,55 @@ object torch keeps as long as the storage lives. `gt.torch_device.handles` attac
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch.utils import backend_registration
 
+from gt.client.stream import sites
+
 #: The device in ``x.to("gtx")``. "gt" is not free: `torch.gt` and `Tensor.gt` compare.
 NAME = "gtx"
+#: The versions of torch that the tests of the device have passed with. What depends on the version is in this file.
+TRIED_VERSIONS = ("2.11", "2.13")
 #: The dispatch keys of the device's kernels, of what is recorded for gradients, and of casts under `torch.autocast`.
 KEY, AUTOGRAD_KEY, AUTOCAST_KEY = "PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1"
 
 Kernel = Callable[..., Any]
 
+_DEVICE_KEY = torch._C.DispatchKey.PrivateUse1
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_reshape_alias: Any = torch.ops.aten._reshape_alias.default.redispatch
+_reshape_alias: Any = torch.ops.aten._reshape_alias.default._handle.redispatch_boxed
 #: torch forgets the kernels of a library that is freed.
 _library: Any = torch.library.Library
 _aten, _all_namespaces = _library("aten", "IMPL"), _library("_", "IMPL")
 
 
-def register_device(module: object) -> None:
-    """Register the device with torch; ``module`` becomes `torch.gtx`."""
-    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)
+class _DeviceGuard(torch._C._acc.DeviceGuard):
+    """What autograd asks for the kind of the device, for each op that it records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # a function without a frame: autograd's question is answered in half the time
+        self.type_ = repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__  # type: ignore
+
+
+def register_device(module: object, around_backward: Callable[[], AbstractContextManager[None]]) -> None:
+    """Register the device with torch; ``module`` becomes `torch.gtx`.
+
+    Each backward pass runs in the context that ``around_backward`` returns.
+    """
+    setup: Any = backend_registration._setup_privateuseone_for_python_backend
+    setup(NAME, backend_module=module, device_guard=_DeviceGuard())
     # A view is computed again from its base by the ops that made it; as_strided would need memory.
     torch._C._set_view_replay_enabled(True)
-    _run_backward_in_the_calling_thread()
+    _run_backward_in_the_calling_thread(around_backward)
 
 
-def _run_backward_in_the_calling_thread() -> None:
+def _run_backward_in_the_calling_thread(around_backward: Callable[[], AbstractContextManager[None]]) -> None:
     """Otherwise it runs in a thread of the device, where the signal and the user's source line are unknown.
 
     torch's own switch holds for one thread of the program only.
@@ -45,20 +65,56 @@ def _run_backward_in_the_calling_thread() -> None:
 
     @wraps(run)
     def run_here(*args: Any, **kwargs: Any) -> Any:
-        with torch.autograd.set_multithreading_enabled(False):
+        # One source line for all of it, the user's call: a look-up for each op would pass through torch's frames.
+        with torch.autograd.set_multithreading_enabled(False), sites.held(), around_backward():
             return run(*args, **kwargs)
 
     autograd._engine_run_backward = run_here
+
+
+#: The number that the next node of this thread's autograd graph gets.
+next_node_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+#: The node whose gradients are being computed in this thread, or None.
+current_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+def node_number(node: Any) -> int:
+    """The number of a node. That of a leaf's node is greater than all others."""
+    return node._sequence_nr()  # type: ignore[no-any-return]
 
 
 #: (shape, dtype) -> a tensor on the device, contiguous, with a storage of its own
 new_tensor: Callable[[tuple[int, ...], torch.dtype], torch.Tensor] = torch._C._acc.create_empty_tensor
 
 
+def is_on_device(x: torch.Tensor) -> bool:
+    """Whether a tensor is on the device. Under `gt.run`, ``x.device`` may answer ``cuda``."""
+    return torch._C._dispatch_keys(x).has(_DEVICE_KEY)
+
+
 def with_strides(x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """A tensor with these strides on the same storage. The CPU's kernel does not compare them with its size."""
     result: torch.Tensor = _reshape_alias(_CPU, x, shape, strides)
     return result
+
+
+def like_sample(sample: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor with the shape and strides of a sample, and a storage of its own. Half the time of `with_strides`."""
+    result = sample.detach()
+    _set_storage(result, new_tensor((0,), dtype))
+    return result
+
+
+_set_storage: Callable[[torch.Tensor, torch.Tensor], None] = torch._functionalize_unsafe_set
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Whether hooks of `torch.autograd.graph.saved_tensors_hooks` see what is saved for gradients now."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+#: the overloads that have a kernel of the device
+OVERLOADS: set[str] = set()
 
 
 def add_kernel(overload: str, kernel: Kernel, key: str = KEY) -> None:

@@ -16,7 +16,9 @@ from gt.torch_device.handles import (
     COPY,
     download,
     dtype_of,
+    first_value,
     is_written,
+    note_like,
     operand,
     resolved,
     unwrap,
@@ -34,14 +36,36 @@ def _empty(size: Any, *, dtype: torch.dtype | None = None, **storage: Any) -> to
     return new_tensor(tuple(size), dtype)
 
 
-def _empty_strided(size: Any, stride: Any, **options: Any) -> torch.Tensor:
+def _empty_strided(size: Any, order: Any, **options: Any) -> torch.Tensor:
+    """With strides, or an order of dims, which have no effect."""
     return _empty(size, **options)
 
 
 def _empty_like(x: torch.Tensor, *, dtype: Any = None, device: Any = None, **storage: Any) -> torch.Tensor:
     if device is not None and device.type != NAME:
         return torch.empty(x.shape, dtype=dtype or x.dtype, device=device)
-    return _empty(x.shape, dtype=dtype or x.dtype)
+    result = _empty(x.shape, dtype=dtype or x.dtype)
+    if x.device.type == NAME and is_written(x):
+        note_like(result, x)
+    return result
+
+
+def _full_like(
+    x: torch.Tensor, value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **storage: Any
+) -> torch.Tensor:
+    """One instruction with x as an operand: the result is placed where x is, such as the state of an optimizer."""
+    dtype = dtype or x.dtype
+    if device is not None and device.type != NAME:
+        return torch.full(x.shape, value, dtype=dtype, device=device)
+    return wrap(creation.full_like(unwrap(x), value, dtype=dtype_of(dtype)))
+
+
+def _zeros_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
+    return _full_like(x, 0, **options)
+
+
+def _ones_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
+    return _full_like(x, 1, **options)
 
 
 def _resize_(x: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
@@ -72,7 +96,7 @@ def _fill_(x: torch.Tensor, value: Any) -> torch.Tensor:
     if is_written(x):
         unwrap(x).fill_(operand(value))
     else:
-        write(x, creation.full(tuple(x.shape), operand(value), dtype=dtype_of(x.dtype)))
+        write(x, first_value(x, operand(value)))
     return x
 
 
@@ -145,10 +169,14 @@ KERNELS: dict[str, Kernel] = {
     "copy_": _copy_,
     "empty.memory_format": _empty,
     "empty_like": _empty_like,
+    "empty_permuted": _empty_strided,
     "empty_strided": _empty_strided,
     "fill_.Scalar": _fill_,
     "fill_.Tensor": _fill_,
+    "full_like": _full_like,
+    "ones_like": _ones_like,
     "resize_": _resize_,
     "set_.source_Tensor": _set_,
     "zero_": _zero_,
+    "zeros_like": _zeros_like,
 }

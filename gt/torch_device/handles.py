@@ -4,25 +4,28 @@ GT's tensor is attached to the *storage* of torch's, so everything that shares t
 ``x.detach()``, a `Parameter`, what autograd saves. A view has a storage of its own and, on it, a view of GT's, which
 knows its base: writes pass between them as GT's views do it. Its strides are those that torch expects.
 
-A tensor of `torch.empty` has no handle until it is first used, so that filling it costs one instruction.
+A tensor of `torch.empty` has no handle until it is first used, so that filling it costs one instruction. Neither has a
+counter of an optimizer: its storage holds the number (``_gt_number``).
 """
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import torch
 
 from gt.client.tensor.arguments import upload_array
 from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.foreign import array_from_torch
-from gt.client.tensor.strides import strides_of
+from gt.client.tensor.strides import offset_of, strides_of
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GtError
-from gt.functions.creation import zeros
+from gt.functions.creation import full, full_like
 from gt.ops import OPS
 from gt.torch_device.backend import NAME, new_tensor, with_strides
-from gt.types import DTYPES, DType
+from gt.torch_device.placement import mapped_files
+from gt.types import DTYPES, DType, TensorType
 
 CLONE, COPY, CONJ = OPS["clone"], OPS["copy"], OPS["conj"]
 TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, name) for name, dtype in DTYPES.items()}
@@ -62,9 +65,41 @@ def _first_use(x: torch.Tensor) -> Tensor:
             text = f"{x.dtype}{list(x.shape)} is on {x.device}; move it with .to({NAME!r})"
             raise OperandError(f"expected all tensors to be on the same device: {text}")
         return upload(x)  # as on other devices of torch's, a tensor without dims may be on the CPU
-    value = zeros(tuple(x.shape), dtype=dtype_of(x.dtype))
-    x.untyped_storage()._gt = value  # type: ignore[attr-defined]
+    storage: Any = x.untyped_storage()
+    number = storage.__dict__.get("_gt_number", 0)
+    value = storage._gt = first_value(x, number)
+    note_number(value, number)
     return value
+
+
+def first_value(x: torch.Tensor, value: Any) -> Tensor:
+    """A tensor filled with one value, for x, which has none yet: placed like the tensor that x was created like."""
+    like: ref[Tensor] | None = getattr(x.untyped_storage(), "_gt_like", None)
+    source = like() if like is not None else None
+    if source is None:
+        return full(tuple(x.shape), value, dtype=dtype_of(x.dtype))
+    return full_like(source, value, dtype=dtype_of(x.dtype))
+
+
+def note_number(value: Tensor, number: float) -> None:
+    """The client knows the number in a tensor without dims, until that is written. `known_number` returns it."""
+    if not value._type.ndim:
+        value.__dict__["_number"] = (value._cell.version, number)
+
+
+def known_number(x: torch.Tensor) -> float | None:
+    """The number in a tensor without dims, if the client knows it: the counter of an optimizer's steps."""
+    attributes = x.untyped_storage().__dict__
+    value = attributes.get("_gt")
+    if value is None:
+        return attributes.get("_gt_number")
+    version, number = value.__dict__.get("_number", (-1, 0))
+    return number if version == value._cell.version else None
+
+
+def note_like(x: torch.Tensor, source: torch.Tensor) -> None:
+    """x has no value yet and was created like another tensor of the device."""
+    x.untyped_storage()._gt_like = ref(unwrap(source))  # type: ignore[attr-defined]
 
 
 def is_written(x: torch.Tensor) -> bool:
@@ -94,14 +129,47 @@ def dtype_of(dtype: torch.dtype) -> DType:
         raise DTypeError(f"GT has no {dtype}; there are {', '.join(map(str, GT_DTYPES))}") from None
 
 
+# -- addresses -----------------------------------------------------------------------------
+
+#: The bytes of all values that have an address so far. Each gets one when a program asks for it.
+_addressed = 1 << 20
+
+
+def storage_address(storage: Any) -> int:
+    """The made-up address of the first element of a storage; views have that of their base."""
+    global _addressed
+    value: Tensor | None = getattr(storage, "_gt", None)
+    if value is None:
+        content = getattr(storage, "_bytes", None)  # not uploaded yet; otherwise nothing was written
+        return 0 if content is None else int(content.data_ptr())
+    base = value if value._view is None else value._view.base
+    if (address := base.__dict__.get("_address")) is None:
+        address = base.__dict__["_address"] = _addressed
+        _addressed += base._type.nbytes + 1
+    return int(address)
+
+
+def address(x: torch.Tensor) -> int:
+    """The same of a tensor, so that addresses show which tensors overlap."""
+    value = unwrap(x)
+    return storage_address(x.untyped_storage()) + offset_of(value) * x.itemsize
+
+
 # -- between the CPU and the device --------------------------------------------------------
 
 
 def upload(x: torch.Tensor) -> Tensor:
     """The values of a tensor on the CPU, as a new tensor of GT's."""
-    dtype_of(x.dtype)
+    dtype = dtype_of(x.dtype)
+    if x.nbytes >= mapped_files.MIN_BYTES:
+        value = mapped_files.read_by_workers(x, TensorType(tuple(x.shape), dtype))
+        if value is not None:
+            return value
     array, odd = array_from_torch(x)
-    return upload_array(array, odd)
+    value = upload_array(array, odd)
+    if not x.ndim and not dtype.is_complex:
+        note_number(value, x.item())
+    return value
 
 
 def download(x: torch.Tensor) -> torch.Tensor:

@@ -16,19 +16,23 @@ from warnings import warn
 import torch
 
 from gt.client.tensor.arguments import normalize_dim
-from gt.client.tensor.emit import call, call_into, unary
+from gt.client.tensor.emit import binary, call, call_into, unary
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError
 from gt.functions.derive import pair
 from gt.functions.pointwise import scaled
 from gt.ops import Attrs, Op
-from gt.torch_device.backend import Kernel
+from gt.torch_device.backend import Kernel, new_tensor
 from gt.torch_device.handles import TORCH_DTYPES, OperandError, dtype_of, operand, own, resolved, unwrap, wrap, write
+from gt.torch_device.plans import planned
+from gt.types import NUMBER_OF
 
 Function = Callable[..., Any]
 #: Arguments that say where and how torch stores a result.
 STORAGE_ARGUMENTS = frozenset(("layout", "device", "pin_memory", "memory_format"))
 
+#: The types of what `binary` takes as its second operand.
+OPERANDS = frozenset((Tensor, *NUMBER_OF))
 #: The types of arguments, as torch's schemas write them, that can be operands.
 OPERAND_TYPES = ("Tensor", "Optional[Tensor]", "number")
 
@@ -69,11 +73,7 @@ def _map_tensors(y: Any, function: Function) -> Any:
 
 def functional(function: Function) -> Kernel:
     """The kernel of an overload that writes nothing."""
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return _map_tensors(results_of(function, args, kwargs), wrap)
-
-    return kernel
+    return planned(function, results_of, lambda results: _map_tensors(results, wrap))
 
 
 def in_place(function: Function) -> Kernel:
@@ -195,20 +195,6 @@ def op_in_place(op: Op, schema: Any) -> Kernel:
     return kernel
 
 
-def scaled_kernel(op: Op, function: Function) -> Kernel:
-    """The kernel of `add` and `sub`; ``function`` takes ``alpha`` too."""
-
-    def kernel(a: Any, b: Any, alpha: Any = 1) -> torch.Tensor:
-        try:
-            if alpha == 1:
-                return wrap(pair(op, operand(a), operand(b)))
-            return wrap(function(operand(a), operand(b), alpha=alpha))
-        except DTypeError as error:
-            raise OperandError(str(error)) from None
-
-    return kernel
-
-
 def scaled_in_place(op: Op) -> Kernel:
     """The same, written into the first argument."""
 
@@ -232,12 +218,26 @@ def unary_kernel(op: Op) -> Kernel:
     return lambda x: wrap(unary(op, unwrap(x)))
 
 
-def binary_kernel(op: Op) -> Kernel:
-    def kernel(a: Any, b: Any) -> torch.Tensor:
+def binary_kernel(op: Op, scaled: Function | None = None) -> Kernel:
+    """``scaled`` takes a factor ``alpha`` too, which `add` and `sub` have."""
+
+    def kernel(a: Any, b: Any, alpha: Any = 1) -> torch.Tensor:
         try:
-            return wrap(pair(op, operand(a), operand(b)))
+            if alpha != 1:
+                assert scaled is not None
+                return wrap(scaled(operand(a), operand(b), alpha=alpha))
+            try:
+                x = a.untyped_storage()._gt
+                other = b.untyped_storage()._gt if isinstance(b, torch.Tensor) else b  # type: ignore[attr-defined]
+            except (AttributeError, NotImplementedError):  # a number first, or a tensor without a value
+                y = pair(op, operand(a), operand(b))
+            else:
+                y = binary(op, x, other) if type(other) in OPERANDS else pair(op, x, other)
         except DTypeError as error:
             raise OperandError(str(error)) from None
+        result = new_tensor(y._type.shape, TORCH_DTYPES[y._type.dtype])
+        result.untyped_storage()._gt = y  # type: ignore[attr-defined]
+        return result
 
     return kernel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -10,13 +11,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from gt.client.stream.connect import connected
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call_into, call_into_many
-from gt.client.tensor.tensor import Tensor
 from gt.functions import pointwise
 from gt.ops import OPS
 from gt.torch_device.backend import Kernel
-from gt.torch_device.handles import unwrap
+from gt.torch_device.handles import known_number, note_number, unwrap
 
 ADAM_STEP, COPY, MAXIMUM, MUL = OPS["adam_step"], OPS["copy"], OPS["maximum"], OPS["mul"]
+#: float32 counts exactly up to here.
+MAX_COUNT = 1 << 24
 
 
 def install() -> None:
@@ -51,15 +53,28 @@ def _adam(decoupled: bool) -> Kernel:
 
 
 def _count(step: torch.Tensor) -> float:
-    """The value of a counter of steps. It is read the first time; then each write has added 1."""
-    value, storage = unwrap(step), step.untyped_storage()
-    known: tuple[Tensor, int, float] | None = getattr(storage, "_gt_count", None)
-    if known is not None and known[0] is value and known[1] == value._cell.version - 1:
-        count = known[2] + 1
-    else:
-        count = float(value.item())
-    storage._gt_count = (value, value._cell.version, count)  # type: ignore[attr-defined]
-    return count
+    """The value of a counter of steps. It is read if the client does not know it."""
+    number = known_number(step)
+    if number is None:
+        value = unwrap(step)
+        number = value.item()
+        note_number(value, number)
+    return float(number)
+
+
+def _add_to_all_(xs: Any, number: Any) -> None:
+    """``_foreach_add_``. Optimizers call it with their counters of steps, one for each parameter. The client adds to
+    those itself, and sends the number when somebody uses it: no instruction for each of them in each step."""
+    for x in xs:
+        known = known_number(x) if type(number) is int else None
+        attributes = x.untyped_storage().__dict__
+        # a view of the counter would hold the same tensor of GT's
+        is_shared = "_gt" in attributes and getrefcount(attributes["_gt"]) > 2
+        if known is None or is_shared or not abs(known + number) < MAX_COUNT or x.dtype is not torch.float32:
+            x.add_(number)
+        else:
+            attributes.pop("_gt", None)
+            attributes["_gt_number"] = known + number
 
 
 def _unscale_(grads: Any, found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
@@ -88,6 +103,7 @@ def _update_scale_(
 KERNELS: dict[str, Kernel] = {
     "_amp_foreach_non_finite_check_and_unscale_": _unscale_,
     "_amp_update_scale_": _update_scale_,
+    "_foreach_add_.Scalar": _add_to_all_,
     "_fused_adam_": _adam(False),
     "_fused_adam_.tensor_lr": _adam(False),
     "_fused_adamw_": _adam(True),

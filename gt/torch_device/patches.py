@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import torch
 
-from gt.torch_device.backend import NAME
+from gt.client.stream import scope
+from gt.torch_device import handles
+from gt.torch_device.backend import NAME, is_on_device
+
+#: The name of a signal without a configuration: parameters and buffers are not placed as data that is uploaded.
+CONVERSION = "@conversion"
 
 
 def install() -> None:
     tensor: Any = torch.Tensor
+    storage: Any = torch.UntypedStorage
     tensor.__deepcopy__ = _deep_copy(tensor.__deepcopy__)
     tensor._reduce_ex_internal = _reduce(tensor._reduce_ex_internal)
     tensor.pin_memory, tensor.is_pinned = _pin_memory(tensor.pin_memory), _is_pinned(tensor.is_pinned)
+    tensor.data_ptr = _data_ptr(tensor.data_ptr, handles.address, is_on_device)
+    storage.data_ptr = _data_ptr(storage.data_ptr, handles.storage_address, lambda s: s.device.type == NAME)
+    torch.compile = _compile(torch.compile)
     torch.nn.Module._apply = _apply(torch.nn.Module._apply)  # type: ignore[method-assign]
+
+
+def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.compile(backend="gt")``: the backend is registered when it is first named, because that takes seconds."""
+
+    @wraps(original)
+    def compile(*args: Any, backend: Any = "inductor", **options: Any) -> Any:
+        if backend == "gt":
+            import gt.torch_device.compiled  # noqa: F401
+        return original(*args, backend=backend, **options)
+
+    return compile
 
 
 def _deep_copy(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,7 +46,7 @@ def _deep_copy(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def deep_copy(x: torch.Tensor, memo: dict[int, Any]) -> Any:
-        if x.device.type != NAME or type(x) is not torch.Tensor or not x.is_leaf:
+        if not is_on_device(x) or type(x) is not torch.Tensor or not x.is_leaf:
             return original(x, memo)
         if id(x) not in memo:
             memo[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
@@ -36,14 +58,19 @@ def _deep_copy(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.save` and pickle store the values of a tensor of the device, which they read, and its device."""
+    """`torch.save` and pickle read the storage of a tensor when they write it, one at a time."""
+    typed_storage: Any = torch.storage.TypedStorage
 
     @wraps(original)
     def reduce(x: torch.Tensor, protocol: int) -> Any:
-        if x.device.type != NAME:
+        if not is_on_device(x):
             return original(x, protocol)
-        arguments = (x.detach().cpu(), x.dtype, str(x.device), x.requires_grad)
-        return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
+        is_whole = handles.unwrap(x)._view is None and not x.is_conj() and not x.is_neg()
+        whole = x.detach() if is_whole else x.detach().clone()
+        storage = typed_storage(wrap_storage=whole.untyped_storage(), dtype=x.dtype, _internal=True)
+        hooks: OrderedDict[int, Any] = OrderedDict()
+        arguments = (storage, 0, tuple(whole.shape), whole.stride(), x.requires_grad, hooks)
+        return torch._utils._rebuild_tensor_v2, arguments
 
     return reduce
 
@@ -66,6 +93,18 @@ def _is_pinned(original: Callable[..., Any]) -> Callable[..., Any]:
     return is_pinned
 
 
+def _data_ptr(
+    original: Callable[..., int], address: Callable[[Any], int], is_ours: Callable[[Any], bool]
+) -> Callable[..., int]:
+    """Programs compare addresses to find tensors that share memory; those of the device are made up."""
+
+    @wraps(original)
+    def data_ptr(x: Any) -> int:
+        return original(x) or (address(x) if is_ours(x) else 0)
+
+    return data_ptr
+
+
 def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
     """`Module.to` keeps its parameters the same objects, as on torch's own devices.
 
@@ -80,7 +119,8 @@ def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(module, fn, recurse)  # type: ignore[no-any-return]
         future.set_swap_module_params_on_conversion(True)
         try:
-            return original(module, fn, recurse)  # type: ignore[no-any-return]
+            with scope.under(scope.thread.signal or CONVERSION):
+                return original(module, fn, recurse)  # type: ignore[no-any-return]
         finally:
             future.set_swap_module_params_on_conversion(False)
 
@@ -95,7 +135,6 @@ def _changes_device(module: torch.nn.Module, fn: Callable[..., Any]) -> bool:
     sample = torch.empty(0, dtype=first.dtype, device=first.device)
     try:
         with torch.no_grad():
-            device = fn(sample).device.type
+            return is_on_device(fn(sample)) != is_on_device(first)
     except Exception:  # a function of the user's that is no conversion, such as ``lambda t: t[0]``
         return False
-    return device != first.device.type and NAME in (device, first.device.type)

@@ -13,14 +13,26 @@ import torch
 
 from gt.client.stream import sites
 from gt.functions import pointwise
-from gt.torch_device import attention, autocast, backend, copies, fallback, kernels, optimizers, patches, views
+from gt.torch_device import (
+    attention,
+    autocast,
+    backend,
+    copies,
+    fallback,
+    kernels,
+    optimizers,
+    patches,
+    storages,
+    views,
+)
 from gt.torch_device.module import DeviceModule
+from gt.torch_device.placement import modules, signals
 from gt.torch_device.resolve import composition_of, function_of, method_in_place, op_of
 
 #: torch would put these together from parts; as one instruction they can be sharded.
 WHOLE = ("linear", "matmul")
 #: torch's own kernels are right for these: they create nothing, or what they put together is one instruction too.
-TORCHS_OWN = frozenset(("alias", "copy", "detach", "detach_", "empty_permuted", "full", "lift", "lift_fresh", "ones",
+TORCHS_OWN = frozenset(("alias", "copy", "detach", "detach_", "full", "lift", "lift_fresh", "ones",
     "scalar_tensor", "set", "set_", "resize", "zeros", "fill", "zero", "is_pinned", "item", "to"))  # fmt: skip
 #: ATen calls other functions by a name that GT has.
 OTHER_FUNCTIONS = ("normal.out",)
@@ -30,15 +42,15 @@ NO_TENSOR = ("equal",)
 SCALED = {op.name: (op, function) for op, function in ((pointwise.ADD, pointwise.add), (pointwise.SUB, pointwise.sub))}
 
 #: the overloads that have a kernel
-OVERLOADS: set[str] = set()
+OVERLOADS = backend.OVERLOADS
 
 
 def register() -> None:
     """Register the device. Once in a process."""
     if OVERLOADS:
         return
-    backend.register_device(DeviceModule())
-    for overload, kernel in (views.KERNELS | copies.KERNELS | optimizers.KERNELS).items():
+    backend.register_device(DeviceModule(), signals.in_backward)
+    for overload, kernel in (views.KERNELS | copies.KERNELS | storages.KERNELS | optimizers.KERNELS).items():
         _add(overload, kernel)
     for overload in backend.overloads():
         if overload not in OVERLOADS:
@@ -47,7 +59,10 @@ def register() -> None:
     attention.register()
     autocast.register()
     patches.install()
+    storages.install()
     optimizers.install()
+    signals.install()
+    modules.install()
     sites.skip(os.path.dirname(torch.__file__) + os.sep)
 
 
@@ -106,7 +121,7 @@ def _functional_name(base: str, name: str) -> str:
 def _functional(overload: str, schema: Any) -> backend.Kernel | None:
     base = overload.partition(".")[0]
     if base in SCALED:
-        return kernels.scaled_kernel(*SCALED[base])
+        return kernels.binary_kernel(*SCALED[base])
     op = op_of(overload)
     if op is not None and op.function and not op.results and len(schema.arguments) == len(op.function):
         return (kernels.unary_kernel if op.function == "t" else kernels.binary_kernel)(op)

@@ -1,6 +1,6 @@
 """Which function of GT an overload of ATen is. Three places are searched, in this order:
 
-1. `OVERLOADS` of `gt.torch_device.compositions`: what takes other arguments, or is several instructions.
+1. `OVERLOADS` of `gt.torch_device.compositions.table`: what takes other arguments, or is several instructions.
 2. The op of that name, or whose entry names the overload in `Op.aten`.
 3. GT's Python function of the same name, in the place where torch has it: ``linalg_cross`` is `gt.linalg.cross`.
 """
@@ -18,7 +18,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.functions import inplace
 from gt.missing import Missing
 from gt.ops import OPS, Op
-from gt.torch_device.compositions import OVERLOADS
+from gt.torch_device.compositions.table import OVERLOADS
 from gt.torch_device.kernels import Function, op_function
 
 #: ATen's prefix of a name -> the module of GT that has it

@@ -2,40 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from gt.client.tensor.emit import call, view_of
-from gt.client.tensor.strides import DIAGONAL, SLICE, VIEW, strides_of
-from gt.client.tensor.tensor import Tensor
+from gt.client.tensor.emit import call, make_view, view_of
+from gt.client.tensor.strides import DIAGONAL, SLICE, VIEW, contiguous_strides, strides_of
+from gt.client.tensor.tensor import Tensor, ViewStep
 from gt.functions import views
 from gt.functions.spectral import complex
 from gt.ops import OPS, Attrs, Op
-from gt.torch_device.backend import Kernel
+from gt.torch_device.backend import Kernel, like_sample, new_tensor, with_strides
 from gt.torch_device.fallback import MissingKernel
-from gt.torch_device.handles import unwrap, wrap
+from gt.torch_device.handles import TORCH_DTYPES, unwrap, wrap
+from gt.torch_device.plans import MAX_PLANS
 
+is_inference_mode_enabled = torch.is_inference_mode_enabled
 VIEW_BACKWARD, UNFOLD_BACKWARD = OPS["view_backward"], OPS["unfold_backward"]
+
+
+def outside_inference_mode(x: torch.Tensor) -> AbstractContextManager[Any]:
+    """A context for the view of x. Under `torch.inference_mode`, too, the view of an ordinary tensor is one."""
+    return torch.inference_mode(False) if is_inference_mode_enabled() and not x.is_inference() else nullcontext()
 
 
 def wrap_view(y: Tensor, x: torch.Tensor) -> torch.Tensor:
     """A tensor of torch's for a view of x, with x's flags for conjugation and sign."""
-    result = wrap(y)
+    with outside_inference_mode(x):
+        result = wrap(y)
     if x.is_conj() and y._type.dtype.kind == "c":
         result = torch._conj(result)
     return torch._neg_view(result) if x.is_neg() else result
 
 
-def one(function: Callable[..., Tensor]) -> Kernel:
-    """A kernel that returns one view."""
-    return lambda x, *args, **kwargs: wrap_view(function(unwrap(x), *args, **kwargs), x)
+#: What a view is for a type, strides and arguments: its last step, its dtype, and a sample of it if it has gaps.
+_Plan = tuple[ViewStep, torch.dtype, torch.Tensor | None]
 
 
-def many(function: Callable[..., Any]) -> Kernel:
-    """A kernel that returns several views."""
-    return lambda x, *args, **kwargs: [wrap_view(y, x) for y in function(unwrap(x), *args, **kwargs)]
+def viewing(function: Callable[..., Any], is_single: bool) -> Kernel:
+    """A kernel that returns one view or several. The steps to them follow from the type and strides of its argument."""
+    plans: dict[tuple[Any, ...], list[_Plan]] = {}
+
+    def kernel(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        handle = unwrap(x)
+        strides = None if handle._view is None else x.stride()
+        key = (handle._type, strides, *[tuple(a) if type(a) is list else a for a in args])
+        plan = plans.get(key)
+        if plan is None or kwargs or x.is_neg() or is_inference_mode_enabled():
+            views: Any = function(handle, *args, **kwargs)
+            if not kwargs and (plan := _plan((views,) if is_single else views, handle)) is not None:
+                if len(plans) >= MAX_PLANS:
+                    plans.clear()
+                plans[key] = plan
+            return wrap_view(views, x) if is_single else [wrap_view(y, x) for y in views]
+        if not is_single:  # one instruction for all, which the steps do not show
+            return [_tensor(y, part) for y, part in zip(function(handle, *args), plan, strict=True)]
+        op, attrs, scalars = step = plan[0][0]
+        y = call(op, (handle, *scalars), attrs)
+        make_view(y, handle, step)
+        return _tensor(y, plan[0])
+
+    return kernel
+
+
+def _tensor(y: Tensor, plan: _Plan) -> torch.Tensor:
+    _, dtype, sample = plan
+    result = new_tensor(y._type.shape, dtype) if sample is None else like_sample(sample, dtype)
+    result.untyped_storage()._gt = y  # type: ignore[attr-defined]
+    return result
+
+
+def _plan(views: Sequence[Tensor], x: Tensor) -> list[_Plan] | None:
+    """How the views were made from x, if each is one step away."""
+    before, plan = () if x._view is None else x._view.chain, []
+    for y in views:
+        if y._view is None or y._view.chain[:-1] != before or y._type.dtype.kind == "c":
+            return None
+        strides, shape, dtype = strides_of(y), y._type.shape, TORCH_DTYPES[y._type.dtype]
+        has_gaps = strides != contiguous_strides(shape)
+        with torch.inference_mode(False):
+            sample = with_strides(new_tensor(shape, dtype), shape, strides) if has_gaps else None
+        plan.append((y._view.chain[-1], dtype, sample))
+    return plan
 
 
 def reshaping(function: Callable[..., Tensor]) -> Kernel:
@@ -166,7 +216,7 @@ RESHAPING: dict[str, Callable[..., Tensor]] = {
 }
 #: overload -> kernel
 KERNELS: dict[str, Kernel] = {
-    **{name: one(function) for name, function in ONE.items()},
-    **{name: many(function) for name, function in SEVERAL.items()},
+    **{name: viewing(function, is_single=True) for name, function in ONE.items()},
+    **{name: viewing(function, is_single=False) for name, function in SEVERAL.items()},
     **{name: reshaping(function) for name, function in RESHAPING.items()},
 }

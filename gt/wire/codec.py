@@ -12,7 +12,7 @@ from gt.ops import Attrs, Signature
 from gt.ops.signature import signature_from
 from gt.types import DTYPES, MAX_DIMS, SCALARS, OperandType, Scalar, TensorType
 from gt.wire.messages import ToClient, ToDispatcher, ToWorker
-from gt.wire.structures import Definition, WireType
+from gt.wire.structures import Definition, Fragment, WireType
 from gt.wire.words import FIRST_CODE, MAX_DEFINITION_BYTES, MAX_INSTRUCTION_WORDS
 
 #: How deep lists in attributes may be nested; the most bytes of a tensor.
@@ -70,6 +70,12 @@ def _too_large(signature: Signature, definition: Definition) -> str:
     return ""
 
 
+def announced_weight(definitions: list[Definition], fragments: list[Fragment]) -> int:
+    """What the announcements of a submission weigh, in words: checking a byte of a definition takes a dispatcher about
+    as long as forwarding a word, and a byte of a fragment a quarter of it."""
+    return sum([len(encode(d)) for d in definitions]) + sum([len(encode(f)) for f in fragments]) // 4
+
+
 def signature_of(definition: Definition) -> Signature:
     """The signature that a definition describes. Raises BadFrame if it is not valid.
 
@@ -123,4 +129,4 @@ def from_wire(wire: WireType) -> OperandType:
     return TensorType(shape, DTYPES[name])
 
 
-__all__ = ["BadFrame", "Decode", "definition", "encode", "from_wire", "signature_of", "to_wire"]
+__all__ = ["BadFrame", "Decode", "announced_weight", "definition", "encode", "from_wire", "signature_of", "to_wire"]

@@ -7,8 +7,8 @@
 
 A listener is a viewer, or a client that listens to its own session. Workers record only while there is a listener.
 Events are packed. A stretch is a run of events in which each ends where the next one begins: `Recorded.stretches` holds
-64-bit integers, `STRETCH_COLUMNS` for each stretch, and `Recorded.rows` the `EVENT_FIELDS` of all their events. What an
-event stands for is sent once, as an `EventName`; an event has its index.
+64-bit integers, `STRETCH_COLUMNS` for each stretch, and `Recorded.rows` the `EVENT_FIELDS` of their events. Stretches
+that are alike share their rows. What an event stands for is sent once, as an `EventName`; an event has its index.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gt.wire.structures import EventName, HotSection, LargeTensor, WorkerInfo
 
 #: The columns of stretches: number of its `Execute` message (0: received before recording began), when the message
 #: arrived, the number of its fragment or 0, its level (an index of `LEVELS`), when it began and ended (nanoseconds),
-#: and how many events it has.
-STRETCH_COLUMNS = ("execute", "queued", "fragment", "level", "started", "ended", "count")
-#: The fields of an event: index of its name, the client's source line, and when it ended, in nanoseconds after its
-#: stretch began. The types are numpy's names.
-EVENT_FIELDS = [("what", "<i4"), ("site", "<i4"), ("ended", "<i8")]
+#: the first of its rows, and how many events it has.
+STRETCH_COLUMNS = ("execute", "queued", "fragment", "level", "started", "ended", "first", "count")
+#: The fields of an event: index of its name, the client's source line, and when it ended, as a part of the time of its
+#: stretch: 1 is the end. The types are numpy's names.
+EVENT_FIELDS = [("what", "<i4"), ("site", "<i4"), ("ended", "<f8")]
 LEVELS = ("eager", "template", "graph", "compiled")
 #: The columns of the dispatcher's events. worker -1: a message of the client was handled. Otherwise: an `Execute`
 #: message with this number was sent to the worker, for words of the submission ``serial``, at ``ended``.
@@ -99,6 +99,8 @@ class Recorded(Message, frozen=True, array_like=True, tag=True):
     hot: int
     #: in bytes: used, total and peak of the device; and what the client holds
     memory: dict[str, int]
+    #: how many events the worker has dropped since the last message, because its GPU was too far behind
+    dropped_events: int = 0
 
 
 class EventBatch(Message, frozen=True, array_like=True, tag=True):
@@ -125,6 +127,8 @@ class EventBatch(Message, frozen=True, array_like=True, tag=True):
     memory: dict[str, int]
     #: estimated microseconds of work that the worker still had
     ahead: int
+    #: as in `Recorded`
+    dropped_events: int = 0
 
 
 class DescribeSites(Message, frozen=True, array_like=True, tag=True):
@@ -155,3 +159,7 @@ class Inspection(Message, frozen=True, array_like=True, tag=True):
     tensors: list[LargeTensor]
     #: (nanoseconds since 1970, what happened)
     log: list[tuple[int, str]]
+
+
+EventsToDispatcher = Listen | BatchTaken | Sites | ClockReading | Recorded | Inspect
+EventsToClient = Listening | EventBatch | DescribeSites | Inspection

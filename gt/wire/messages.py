@@ -1,12 +1,13 @@
 """Every message that crosses a wire: frozen data without behaviour.
 
-    client ──Hello, Configure, Submit, Cancel, Chunk, ChunkTaken, Ask, Locate, Trace, Bye──▶ dispatcher
+    client ──Hello, Recover, Configure, Submit, Cancel, Chunk, ChunkTaken, Ask, Locate, Trace, Bye──▶ dispatcher
     client ◀──Credit, FailureReport, Notice, Blocks, values, ChunkTaken, Answer, Located, Roster── dispatcher
                         dispatcher ──Admit, Define, Execute, Leave, Chunk, ChunkTaken, Query, Drop──▶ worker
                         dispatcher ◀──Hello, Done, FailureReport, Notice, Reply, ChunkTaken, Report, Bye── worker
 
 The dispatcher also sends Welcome, Refusal and Heartbeat to both. *Values* are ValueInline, ValueChunk, Checked and
-NoValue. `gt.wire.event_messages` has the messages of the event stream; a viewer receives what a client may receive.
+NoValue. `gt.wire.event_messages` has the messages of the event stream, `gt.wire.recovery_messages` those of recovery.
+A viewer receives what a client may receive.
 `ToDispatcher`, `ToClient` and `ToWorker` at the end list everything that each role may receive.
 
 `Submit.stream` is the client's program; `gt.wire.words` describes its words.
@@ -19,19 +20,8 @@ unread.
 from __future__ import annotations
 
 from gt.wire.base import Message as Message
-from gt.wire.event_messages import (
-    BatchTaken,
-    ClockReading,
-    DescribeSites,
-    EventBatch,
-    Inspect,
-    Inspection,
-    Listen,
-    Listening,
-    Record,
-    Recorded,
-    Sites,
-)
+from gt.wire.event_messages import EventsToClient, EventsToDispatcher, Record
+from gt.wire.recovery_messages import RecoveryToClient, RecoveryToDispatcher, RecoveryToWorker
 from gt.wire.structures import (
     Definition,
     Fragment,
@@ -75,6 +65,7 @@ class Welcome(Message, frozen=True, array_like=True, tag=True):
     workers: list[WorkerInfo] = []
     #: the names of the settings that are on in the server or in a worker (see `gt.wire.settings`)
     settings: list[str] = []
+    definitions: int = 0  # how many signatures the client may have defined; 0: there is no quota
 
 
 class Refusal(Message, frozen=True, array_like=True, tag=True):
@@ -93,6 +84,8 @@ class Configure(Message, frozen=True, array_like=True, tag=True):
     signals: list[SignalSpec]
     #: whether a tensor without a signal is sharded along dim 0 over all workers if it is long there
     auto: bool
+    #: an eighth of its bytes; it comes back as `Credit`
+    weight: int = 0
 
 
 class Submit(Message, frozen=True, array_like=True, tag=True):
@@ -104,6 +97,12 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
     stream: list[Word]
     weight: int
     fragments: list[Fragment] = []
+
+
+class ValuesTaken(Message, frozen=True, array_like=True, tag=True):
+    """The client has taken values, or does not wait for them any more: the sum of their `counted_bytes`."""
+
+    nbytes: int
 
 
 class Cancel(Message, frozen=True, array_like=True, tag=True):
@@ -266,10 +265,12 @@ class Roster(Message, frozen=True, array_like=True, tag=True):
 
 
 class Admit(Message, frozen=True, array_like=True, tag=True):
-    """A new client: its first instruction follows."""
+    """A new client: its first instruction follows. All tensors of its user may take ``memory`` bytes; 0: any number."""
 
     client: int
     host: str
+    user: str = ""
+    memory: int = 0
 
 
 class Define(Message, frozen=True, array_like=True, tag=True):
@@ -306,6 +307,8 @@ class Drop(Message, frozen=True, array_like=True, tag=True):
     """The client disconnected: free everything it had."""
 
     client: int
+    #: it did not disconnect, but its program begins again: answer with `Dropped`
+    again: bool = False
 
 
 class Query(Message, frozen=True, array_like=True, tag=True):
@@ -331,6 +334,8 @@ class Reply(Message, frozen=True, array_like=True, tag=True):
     last: bool = True
     #: the `Done` that would be the next message; sent along, so that a read costs one message less
     done: Done | None = None
+    #: the message says that a worker is lost
+    lost: bool = False
 
 
 class Report(Message, frozen=True, array_like=True, tag=True):
@@ -341,10 +346,13 @@ class Report(Message, frozen=True, array_like=True, tag=True):
     stats: WorkerStats
 
 
+_ToAll = Welcome | Refusal | Heartbeat
 ToDispatcher = (
     Hello
+    | RecoveryToDispatcher
     | Configure
     | Submit
+    | ValuesTaken
     | Cancel
     | Chunk
     | ChunkTaken
@@ -357,17 +365,10 @@ ToDispatcher = (
     | Notice
     | Reply
     | Report
-    | Listen
-    | BatchTaken
-    | Sites
-    | ClockReading
-    | Recorded
-    | Inspect
+    | EventsToDispatcher
 )
 ToClient = (
-    Welcome
-    | Refusal
-    | Heartbeat
+    _ToAll
     | Credit
     | FailureReport
     | Notice
@@ -380,9 +381,7 @@ ToClient = (
     | Answer
     | Located
     | Roster
-    | Listening
-    | EventBatch
-    | DescribeSites
-    | Inspection
+    | RecoveryToClient
+    | EventsToClient
 )
-ToWorker = Welcome | Refusal | Heartbeat | Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query | Record
+ToWorker = _ToAll | Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query | Record | RecoveryToWorker

@@ -58,6 +58,10 @@ class SharedRing:
             return None
         self._used.append((offset, data.nbytes))
         self._view[offset : offset + data.nbytes] = data
+        return self.range(offset)
+
+    def range(self, offset: int) -> SharedRange:
+        """Where other processes find the bytes from ``offset`` on."""
         return SharedRange(os.getpid(), self._fd, self.name, self.size, offset)
 
     def release(self) -> None:
@@ -115,6 +119,15 @@ class SharedRings:
 
 def _open_ring(memory: SharedRange) -> mmap.mmap:
     """Raises OSError, ValueError or OverflowError if this is not a ring."""
+    fd = open_memory(memory)
+    try:
+        return mmap.mmap(fd, memory.size, prot=mmap.PROT_READ)
+    finally:
+        os.close(fd)
+
+
+def open_memory(memory: SharedRange) -> int:
+    """A descriptor of a ring; as long as it is open, the memory exists. Raises OSError, ValueError or OverflowError."""
     # O_NONBLOCK: the file may be a pipe, and opening must not block
     fd = os.open(f"/proc/{memory.pid}/fd/{memory.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -122,6 +135,7 @@ def _open_ring(memory: SharedRange) -> mmap.mmap:
             raise ValueError(f"the file is not the shared memory {memory.name}")
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError(f"{memory.name} is not sealed against shrinking")
-        return mmap.mmap(fd, memory.size, prot=mmap.PROT_READ)
-    finally:
+    except BaseException:
         os.close(fd)
+        raise
+    return fd

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gt.wire.codec import BadFrame
 
 if TYPE_CHECKING:
     from gt.wire.auth import Keys
+    from gt.wire.identities import PeerIdentity
+    from gt.wire.server_keys import KeyPair
+    from gt.wire.token_file import Identities
 
 
 class Listener(Protocol):
@@ -24,8 +27,17 @@ class Listener(Protocol):
     def silent(self, now: float) -> list[bytes]:
         """Peers that are connected but have not answered for too long."""
 
+    def needs_heartbeat(self, peer: bytes) -> bool:
+        """Whether the loss of this peer is noticed only when something is sent to it."""
+
+    def identity(self, peer: bytes) -> PeerIdentity | None:
+        """Who a peer that has sent a message is; None if its token is not valid any more."""
+
+    def address(self, peer: bytes) -> str:
+        """Where a peer's connection comes from."""
+
     def drop(self, peer: bytes) -> None:
-        """Close the connection to this peer, or ignore the peer if the transport cannot close it."""
+        """Ignore this peer from now on, and close its connection at once or soon."""
 
     def close(self) -> None: ...
 
@@ -52,25 +64,47 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
-def listen(address: str, keys: Keys | None) -> Listener:
-    """A listener at ``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is in use."""
+def listen(
+    address: str,
+    keys: KeyPair | None,
+    identities: Identities | None,
+    lease_s: float,
+    report: Callable[[bytes, str], object],
+    on_failed_handshake: Callable[[str, str], object],
+) -> Listener:
+    """A listener at ``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is in use.
+
+    Over TCP, the session of a client that does not answer is kept for ``lease_s`` seconds, and ``report`` is called
+    with the client and the event. ``on_failed_handshake`` is called with the address of a peer without a valid token,
+    and the reason.
+    """
     if address.startswith("unix:"):
         from gt.wire.unix import UnixListener
 
         return UnixListener(address.removeprefix("unix:"))
+    from gt.wire.leased_listener import LeasedListener
     from gt.wire.sockets import ZmqListener
 
-    assert keys is not None, "a TCP address needs a secret"
-    return ZmqListener(address, keys)
+    assert keys is not None, "a TCP address needs keys"
+    assert identities is not None, "a TCP address needs tokens"
+    inner = ZmqListener(address, keys, identities, on_failed_handshake)
+    return LeasedListener(inner, identities, lease_s, report)
 
 
-def connection(address: str, keys: Keys | None) -> Connection:
-    """The connection to a server at ``unix:PATH`` or ``tcp://HOST:PORT``. It is established in the background."""
+def connection(address: str, keys: Keys | None, leased: bool = False) -> Connection:
+    """The connection to a server at ``unix:PATH`` or ``tcp://HOST:PORT``. It is established in the background.
+
+    With ``leased``, a connection over TCP that is lost is replaced by another one, as long as the server waits for it.
+    """
     if address.startswith("unix:"):
         from gt.wire.unix import UnixConnection
 
         return UnixConnection(address.removeprefix("unix:"))
     from gt.wire.sockets import ZmqConnection
 
-    assert keys is not None, "a TCP address needs a secret"
+    assert keys is not None, "a TCP address needs keys"
+    if leased:
+        from gt.wire.leased_connection import LeasedConnection
+
+        return LeasedConnection(address, keys)
     return ZmqConnection(address, keys)

@@ -20,7 +20,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from gt.wire import interrupts
 from gt.wire.codec import BadFrame
+from gt.wire.identities import OWNER, PeerIdentity
 from gt.wire.words import MAX_FRAME_BYTES
 
 #: number of frames -> the format of the head of a message
@@ -187,9 +189,18 @@ class UnixListener:
         if not peer.unsent:
             self._poll.modify(peer.wire, select.POLLIN)
 
+    def identity(self, peer: bytes) -> PeerIdentity:
+        return OWNER
+
+    def address(self, peer: bytes) -> str:
+        return f"pid {self._by_name[peer].pid}" if peer in self._by_name else ""
+
     def silent(self, now: float) -> list[bytes]:
         """Peers that have been stopped for too long."""
         return [peer.name for peer in self._by_name.values() if peer.stopwatch.stopped_for(now) > MAX_STOPPED_S]
+
+    def needs_heartbeat(self, name: bytes) -> bool:
+        return False  # the kernel reports the end of a peer
 
     def drop(self, name: bytes) -> None:
         """Close the connection."""
@@ -225,6 +236,7 @@ class UnixConnection:
     def also_wake_on(self, fd: int) -> None:
         self._poll.register(fd, select.POLLIN)
 
+    @interrupts.deferred
     def _connect(self) -> bool:
         """Whether it is connected. A missing socket is not an error, because the server may still be starting."""
         try:
@@ -265,6 +277,7 @@ class UnixConnection:
             with contextlib.suppress(BlockingIOError):
                 data = data[self._wire.send(data) :]
 
+    @interrupts.interruptible
     def wait(self, milliseconds: int) -> bool:
         """Wait for messages, at most this long; whether something happened."""
         if not self._connected and not self._connect():

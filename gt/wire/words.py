@@ -19,6 +19,7 @@ on, tensors with ids from FIRST_DISPATCHER_ID on, and
     DISCARD, transfer                  drop the chunks of this transfer; no instruction will use them
     LEAVE, group                       leave the group; no move will use it
     TRACE, request, begin              begin a trace; or end it, and send what was recorded
+    SNAPSHOT, number                   copy all tensors of the client (see `gt.worker.snapshots`)
     RUN, fragment, section, base, dispatcher_base, inputs…, numbers…
                                        run a fragment from this section on; the dispatcher's ids count from
                                        ``dispatcher_base``
@@ -28,7 +29,7 @@ An operand of type bytes is the bytes themselves, or the number of a transfer wh
 
 from __future__ import annotations
 
-FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET, TRACE = 1, 2, 3, 4, 5, 6, 7, 8
+FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET, TRACE, SNAPSHOT = 1, 2, 3, 4, 5, 6, 7, 8, 9
 FIRST_CODE = 16
 #: From these on, codes and tensor ids belong to the dispatcher, which creates them to run a program on several workers.
 FIRST_DISPATCHER_CODE, FIRST_DISPATCHER_ID = 1 << 31, 1 << 40
@@ -43,6 +44,12 @@ SUBMIT_MARGIN_BYTES = 2 << 20
 #: The words of one instruction, which also limits its attributes; the signatures of a client, and the size of each.
 MAX_INSTRUCTION_WORDS = 1 << 14
 MAX_SIGNATURES, MAX_DEFINITION_BYTES = 1 << 16, 256 << 10
+#: The bytes of all signatures that a client has defined and not forgotten, and of one configuration of signals.
+MAX_DEFINED_BYTES, MAX_CONFIGURE_BYTES = 32 << 20, 1 << 20
+#: The bytes of values that a client has requested and not yet reported as taken. It gets no more of them until then.
+MAX_UNTAKEN_BYTES = 8 << 20
+#: The most bytes that one value counts: a larger one is sent in chunks, which the client acknowledges one by one.
+MAX_COUNTED_BYTES = 1 << 20
 #: The words of a fragment, and the fragments of a client.
 MAX_FRAGMENT_WORDS, MAX_FRAGMENTS = 1 << 14, 256
 #: Values up to this size travel in a control message; larger ones travel in chunks.
@@ -53,3 +60,8 @@ CHUNK_BYTES, SHARED_CHUNK_BYTES = 1 << 20, 8 << 20
 MAX_UNACKNOWLEDGED_BYTES, SHARED_RING_BYTES = 8 << 20, 64 << 20
 
 Word = int | float | bool | bytes
+
+
+def counted_bytes(nbytes: int) -> int:
+    """What the read of a value of this size counts, with its message."""
+    return min(nbytes, MAX_COUNTED_BYTES) + 64

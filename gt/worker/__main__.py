@@ -6,26 +6,39 @@ import argparse
 import os
 import signal
 import sys
+from functools import partial
+from typing import NoReturn
 
 from gt.errors import ConnectionLost, GtError
 from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
-from gt.launch.command_name import command_name
-from gt.say import topic
-from gt.wire.auth import peer_keys, token_for_peer
+from gt.launch.command_name import command_name, make_parser
+from gt.say import startup_output
+from gt.wire.auth import connection_keys
 from gt.worker.engines import make_engine
 
 #: How long a worker tries to reach its server, which may still be starting.
 CONNECT_TIMEOUT_S = 30.0
 
 
+class ServerLost(ConnectionLost):
+    """The connection to a server that had accepted this worker ended."""
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=command_name("gt.worker"), description=__doc__)
+    parser = make_parser("gt.worker", __doc__)
     parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
     parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
     parser.add_argument("--backend", choices=["torch", "numpy"], help="default: torch if it is installed, else numpy")
     parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
     parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the array library decides)")
+    parser.add_argument(
+        "--retry",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="when the connection to the server is lost, try this long to reach it again (default 0: end)",
+    )
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     options = parser.parse_args(argv)
@@ -37,34 +50,57 @@ def main(argv: list[str] | None = None) -> int:
         end_with_parent()
     try:
         return _work(options)
-    except ConnectionLost as error:
+    except ServerLost as error:
         print(f"gt.worker: {error}", file=sys.stderr)
+        if not options.retry:
+            return 2
+        _start_again(sys.argv[1:] if argv is None else argv)
+    except ConnectionLost as error:
+        print(f"{command_name('gt.worker')}: {error}", file=sys.stderr)
         return 2
     except GtError as error:
-        print(f"gt.worker: {error}", file=sys.stderr)
+        print(f"{command_name('gt.worker')}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0
+
+
+def _patience(options: argparse.Namespace) -> float:
+    """Seconds to wait for the server."""
+    return max(CONNECT_TIMEOUT_S, float(options.retry))
+
+
+def _start_again(arguments: list[str]) -> NoReturn:
+    """Replace this process by a new worker. Nothing of the old one is left: no tensor, group or device memory."""
+    print("gt.worker: trying to reach the server again", file=sys.stderr, flush=True)
+    os.execv(sys.executable, [sys.executable, "-m", "gt.worker", *arguments])
 
 
 def _work(options: argparse.Namespace) -> int:
     """Run a worker until its connection ends; returns the exit code."""
     address, keys = f"unix:{options.unix}", None
     if not options.unix:
-        address, keys = f"tcp://{options.host}:{options.port}", peer_keys(token_for_peer())
+        keys = connection_keys(options.host, options.port, _patience(options))
+        address = f"tcp://{options.host}:{options.port}"
     if options.threads is not None:
         # set before the libraries are loaded: some of their kernels respect nothing else
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)))
+    os.environ.pop("GT_TORCH_DEVICE", None)  # the client's: `import torch` would register the device here too
     engine = make_engine(options.backend or default_backend(), options.device, options.threads)
 
     from gt.worker.shell import Shell
 
-    shell = Shell(address, keys, engine, CONNECT_TIMEOUT_S)
-    if say := topic("GT_VERBOSE"):
-        say(f"worker {shell.worker.id} on {engine.device} ({engine.name}), server {address}")
+    server, patience = address.removeprefix("tcp://"), _patience(options)
+    say = startup_output(options.with_parent)
+    waiting = partial(say, f"waiting for a server at {server}, at most {patience:g} s") if say else None
+    shell = Shell(address, keys, engine, patience, waiting)
+    if say:
+        say(f"joined {server} as worker {shell.worker.id} on {engine.device} ({engine.name})")
     try:
         tune_collector()
         shell.run()
+    except ConnectionLost as error:
+        raise ServerLost(str(error)) from None
     finally:
         shell.close()
     return 0

@@ -34,18 +34,34 @@ from gt.wire.messages import (
     Query,
     Report,
 )
-from gt.wire.words import DISCARD, FETCH, FIRST_CODE, FIRST_DISPATCHER_CODE, FORGET, LEAVE, READ, RESET, RUN, TRACE
+from gt.wire.recovery_messages import Dropped, Release, Restore
+from gt.wire.structures import Definition
+from gt.wire.words import (
+    DISCARD,
+    FETCH,
+    FIRST_CODE,
+    FIRST_DISPATCHER_CODE,
+    FORGET,
+    LEAVE,
+    READ,
+    RESET,
+    RUN,
+    SNAPSHOT,
+    TRACE,
+)
 from gt.worker.collectives.interface import DataPlane
 from gt.worker.engines import Engine
 from gt.worker.failures import FailureRecorder
 from gt.worker.fragments import LinkedFragment
 from gt.worker.hot.levels import Levels
 from gt.worker.interpreter import Interpreter
-from gt.worker.linked import LinkedMove, link_definition
+from gt.worker.linked import LinkedMove, LinkedSignature, link_definition
+from gt.worker.memory_account import MemoryAccount
 from gt.worker.mover import Mover
 from gt.worker.outbox import OutgoingMessage, WorkerOutbox
 from gt.worker.replay import Replayer
 from gt.worker.replies import ValueReplies
+from gt.worker.snapshot_store import NoSnapshots, SnapshotStore
 from gt.worker.space import NO_TENSOR, ClientSpace, Failure
 from gt.worker.tracing import NoTrace, Tracer
 from gt.worker.uploads import UploadReceiver
@@ -58,15 +74,26 @@ if TYPE_CHECKING:
 class Worker:
     """The state of a worker. The shell calls `handle` and `wake`, and sends the messages that they return."""
 
-    def __init__(self, engine: Engine, host: str = "", plane: DataPlane | None = None, levels: str = "off") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        host: str = "",
+        plane: DataPlane | None = None,
+        levels: str = "off",
+        opens_files: bool = True,
+        snapshots: SnapshotStore | None = None,
+    ) -> None:
         self.engine, self.host = engine, host
+        #: whether instructions may open files; never on a shared server, whose users are not the worker's
+        self._opens_files = opens_files
         self.id = -1
         self.spaces: dict[int, ClientSpace] = {}
         self.outbox = WorkerOutbox()
         self.tracer = Tracer(engine)
         self.replies = ValueReplies(engine, self.outbox)
         self.uploads = UploadReceiver(engine, self.outbox)
-        failures = FailureRecorder(engine, self.spaces, self.outbox)
+        self.snapshots: SnapshotStore = snapshots or NoSnapshots()
+        self._failures = failures = FailureRecorder(engine, self.spaces, self.outbox)
         self.mover = Mover(engine, plane, self.tracer, failures)
         self.interpreter = Interpreter(self.mover, failures)
         self.replayer = Replayer(Levels(engine, levels), self.interpreter, self.mover, failures, self.outbox)
@@ -118,11 +145,16 @@ class Worker:
         return messages
 
     def _admit(self, m: Admit, data: object) -> None:
-        self.spaces[m.client] = ClientSpace(bool(m.host) and m.host == self.host)
+        account = None
+        if m.memory:
+            account = next((s.account for s in self.spaces.values() if s.account and s.account.user == m.user), None)
+            account = account or MemoryAccount(self.engine, m.user, m.memory)
+        self.spaces[m.client] = ClientSpace(bool(m.host) and m.host == self.host, account)
         self.tracer.client_joined()
 
     def _drop(self, m: Drop, data: object) -> None:
         self.tracer.client_left(m.client)
+        self.snapshots.forget(m.client)
         space = self.spaces.pop(m.client, None)
         if space is not None:
             self.uploads.forget(space)
@@ -134,6 +166,16 @@ class Worker:
                 if waiting.confirm:
                     self.outbox.send(Done(m.client, waiting.worker_set, 0))
             space.close()
+        if m.again:
+            self.outbox.send(Dropped(m.client))
+
+    def _release(self, m: Release, data: object) -> None:
+        self.snapshots.release(m.client, m.number)
+
+    def _restore(self, m: Restore, data: object) -> None:
+        self.snapshots.restore(
+            self.spaces[m.client], m, lambda problem: self._failures.create("WorkerLost", "a snapshot", problem, 0)
+        )
 
     def _query(self, m: Query, data: object) -> None:
         interpreted = self.interpreter.instructions
@@ -153,7 +195,7 @@ class Worker:
     def _define(self, m: Define, data: object) -> None:
         space = self.spaces[m.client]
         for definition in m.definitions:
-            space.codes[definition.code] = link_definition(self.engine, definition)
+            space.codes[definition.code] = self._link(space, definition)
         for group in m.groups:
             self.mover.join(space, group, self.id)
         for move in m.moves:
@@ -161,6 +203,9 @@ class Worker:
         for fragment in m.fragments:
             # linked on its first run: a waiting `Execute` may still define codes that it uses
             space.fragments[fragment.number] = fragment
+
+    def _link(self, space: ClientSpace, definition: Definition) -> LinkedSignature:
+        return link_definition(self.engine, definition, self._opens_files, space.account)
 
     def _lose_group(self, m: Leave, data: object) -> None:
         """A member of a group is lost. (The control word LEAVE is different: the group is not needed any more.)"""
@@ -189,7 +234,7 @@ class Worker:
         instruction whose operand is pending."""
         if i == 0:
             for definition in m.definitions:
-                space.codes[definition.code] = link_definition(self.engine, definition)
+                space.codes[definition.code] = self._link(space, definition)
         if self.recorder is not None:
             self.recorder.begin(m.client, m)
         stream: list[Any] = m.stream
@@ -256,6 +301,14 @@ class Worker:
             self.replies.send_bytes(space, m.client, request, memoryview(data))
         return i + 3
 
+    def _snapshot(self, space: ClientSpace, m: Execute, i: int) -> int:
+        """Copy all tensors. Waits until no move is pending, so that all of them are there."""
+        if not self.mover.idle(space):
+            return i
+        number: Any = m.stream[i + 1]
+        self.snapshots.take(space, m.client, number)
+        return i + 2
+
     def _fetch(self, space: ClientSpace, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
         if not self.mover.arrived(space, stream[i + 2]):
@@ -286,6 +339,8 @@ HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {
     Execute: Worker._execute,
     Define: Worker._define,
     Leave: Worker._lose_group,
+    Release: Worker._release,
+    Restore: Worker._restore,
 }
 #: without RUN, which `Worker._run` handles
 CONTROL_WORDS: dict[int, Callable[[Worker, ClientSpace, Execute, int], int]] = {
@@ -296,4 +351,5 @@ CONTROL_WORDS: dict[int, Callable[[Worker, ClientSpace, Execute, int], int]] = {
     LEAVE: Worker._leave,
     FORGET: Worker._forget,
     TRACE: Worker._trace,
+    SNAPSHOT: Worker._snapshot,
 }

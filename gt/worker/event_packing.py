@@ -2,6 +2,9 @@
 
 A stretch with few marks knows only when it began and ended. Its time is divided between its events as it was divided in
 the stretches with all marks: `weights` has the nanoseconds that one event of each name took there.
+
+A program repeats itself. So stretches with the same events share their rows, and a row says only which part of the
+time of its stretch an event took. Only stretches with all marks have rows of their own.
 """
 
 from __future__ import annotations
@@ -12,20 +15,18 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from gt.wire.event_messages import EVENT_FIELDS, STRETCH_COLUMNS, TRANSFER
+from gt.wire.event_messages import EVENT_FIELDS, TRANSFER
 from gt.wire.structures import EventName
 
-COUNT = STRETCH_COLUMNS.index("count")
-STARTED = STRETCH_COLUMNS.index("started")
-ENDED = STRETCH_COLUMNS.index("ended")
 #: An event takes this long as long as no event of its name was measured.
 UNMEASURED_NS = 1000.0
 #: Source lines with larger numbers are not reported.
 MAX_SITE = (1 << 16) - 1
 
 
-class Stretch(NamedTuple):
+class Stretch(Struct, frozen=True, gc=False):
     """Consecutive events: each ends where the next one begins."""
 
     #: before each event, and after the last; or only the first and the last of these
@@ -75,18 +76,22 @@ class StreamPattern:
         self._words = self._words_of(stream)
         self.first_sites = source_lines(self._words[len(at) :])
 
-    def sites(self, stream: list[Any]) -> array[int] | None:
-        """The source lines in a stretch of the same length; None if it has other codes, or not only frees between."""
-        words, count = self._words_of(stream), len(self.whats)
+    def sites(self, stream: list[Any], count: int) -> array[int] | None:
+        """The source lines in a stretch of the same length, in which ``count`` instructions ran; None if it has other
+        codes, or not only frees between."""
+        words, known = self._words_of(stream), len(self.whats)
         same = words == self._words
-        if not same and words[:count] != self._words[:count]:
+        if same and count == known:
+            # something else between the codes would be an instruction more, or take the words of one of these
+            return self.first_sites
+        if words[:known] != self._words[:known]:
             return None
         try:
             if max(self._frees_of(stream), default=-1) >= 0:
                 return None
         except TypeError:  # there is something else where the frees were
             return None
-        return self.first_sites if same else source_lines(words[count:])
+        return self.first_sites if same else source_lines(words[known:])
 
 
 def _words(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -99,53 +104,86 @@ def _words(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
 def pack(stretches: list[tuple[Stretch, list[int]]], names: list[EventName], weights: Any) -> PackedEvents:
     """Pack stretches with the times of their marks. Updates ``weights``, which has an entry for each name."""
     whats, sites, heads = array("i"), array("i"), array("q")
-    measured: list[tuple[int, list[int]]] = []
+    groups: list[_Rows] = []
+    known: dict[tuple[int, int], _Rows] = {}
     for stretch, times in stretches:
         count = len(stretch.whats)
-        if len(times) == count + 1:
-            measured.append((len(whats), times))
-        whats.extend(stretch.whats)
-        sites.extend(stretch.sites)
-        heads.extend((stretch.execute, stretch.queued, stretch.fragment, stretch.level, times[0], times[-1], count))
-    what = np.frombuffer(whats, dtype=np.int32)
-    head = np.frombuffer(heads, dtype=np.int64).reshape(-1, len(STRETCH_COLUMNS))
-    ended, spent = _divide(head, what, weights, measured)
+        key = (stretch.whats[0], stretch.sites[0]) if count == 1 else (id(stretch.whats), id(stretch.sites))
+        detailed = len(times) == count + 1 > 2
+        group = None if detailed else known.get(key)
+        if group is None:
+            group = _Rows(len(whats), count, times if detailed else None)
+            groups.append(group)
+            whats.extend(stretch.whats)
+            sites.extend(stretch.sites)
+            if not detailed:
+                known[key] = group
+        began, ended = times[0], times[-1]
+        group.uses += 1
+        group.spent += ended - began
+        heads.extend((stretch.execute, stretch.queued, stretch.fragment, stretch.level, began, ended, *group.place))
+    what, site = (np.frombuffer(numbers, dtype=np.int32) for numbers in (whats, sites))
     rows = np.empty(len(what), dtype=EVENT_FIELDS)
-    site = np.frombuffer(sites, dtype=np.int32)
-    rows["what"], rows["site"], rows["ended"] = what, site, ended
+    rows["what"], rows["site"] = what, site
+    rows["ended"], parts = _divide(groups, what, weights)
     lines = set(np.flatnonzero(np.bincount(site)).tolist()) - {0}
-    return PackedEvents(heads.tobytes(), rows.tobytes(), _shares(names, what, spent), lines)
+    return PackedEvents(heads.tobytes(), rows.tobytes(), _shares(names, what, groups, parts), lines)
 
 
-def _divide(head: Any, what: Any, weights: Any, measured: list[tuple[int, list[int]]]) -> tuple[Any, Any]:
-    """(when each event ended, in nanoseconds after its stretch began; how long it took)."""
-    exact = [(slice(first, first + len(times) - 1), np.diff(times)) for first, times in measured]
-    for part, took in exact:
-        old = weights[what[part]]
+class _Rows:
+    """The rows of stretches that are alike, which are sent once."""
+
+    __slots__ = ("place", "spent", "times", "uses")
+
+    def __init__(self, first: int, count: int, times: list[int] | None) -> None:
+        #: the first row, and how many there are
+        self.place = first, count
+        #: when each began, and the last one ended, if that was measured
+        self.times = times
+        #: how many stretches have these rows, and their nanoseconds
+        self.uses = self.spent = 0
+
+    def measured(self) -> Any:
+        """How long each event took; None if that was not measured."""
+        if self.times is not None:
+            return np.diff(self.times)
+        return np.array([self.spent // self.uses]) if self.place[1] == 1 else None
+
+
+def _divide(groups: list[_Rows], what: Any, weights: Any) -> tuple[Any, Any]:
+    """Of each row: (when it ended, how long it took), as parts of the time of its stretch."""
+    exact = [
+        (slice(first, first + count), took)
+        for first, count, took in ((*group.place, group.measured()) for group in groups)
+        if took is not None
+    ]
+    for rows, took in exact:
+        old = weights[what[rows]]
         # the mean with the value before, so that one interruption does not count for long
-        weights[what[part]] = np.maximum(np.where(old > 0, (old + took) / 2, took), 1)
+        weights[what[rows]] = np.maximum(np.where(old > 0, (old + took) / 2, took), 1)
     spent = weights[what]
     spent[spent == 0] = UNMEASURED_NS
-    for part, took in exact:
-        spent[part] = took
-    if not len(head):
-        return spent.astype(np.int64), spent
-    counts = head[:, COUNT]
-    first = np.cumsum(counts) - counts
-    scale = (head[:, ENDED] - head[:, STARTED]) / np.maximum(np.add.reduceat(spent, first), 1)
-    spent *= np.repeat(scale, counts)
+    for rows, took in exact:
+        spent[rows] = took
+    if not groups:
+        return spent, spent
+    first, counts = np.array([group.place for group in groups]).T
+    spent /= np.repeat(np.maximum(np.add.reduceat(spent, first), 1), counts)
     passed = np.cumsum(spent)
     passed -= np.repeat(passed[first] - spent[first], counts)
-    return np.rint(passed).astype(np.int64), spent
+    return passed, spent
 
 
-def _shares(names: list[EventName], what: Any, spent: Any) -> list[tuple[str, int, int, int]]:
+def _shares(names: list[EventName], what: Any, groups: list[_Rows], parts: Any) -> list[tuple[str, int, int, int]]:
     """(family, events, nanoseconds, bytes). Moves run beside the instructions: their family is `TRANSFER`."""
     totals: dict[str, list[int]] = {}
-    counts = np.bincount(what, minlength=len(names))
+    counts = [group.place[1] for group in groups]
+    uses = np.repeat(np.array([group.uses for group in groups], dtype=np.int64), counts)
+    spent = np.repeat(np.array([group.spent for group in groups], dtype=np.int64), counts) * parts
+    events = np.bincount(what, weights=uses, minlength=len(names))
     times = np.bincount(what, weights=spent, minlength=len(names))
-    for index in np.flatnonzero(counts).tolist():
-        name, count = names[index], int(counts[index])
+    for index in np.flatnonzero(events).tolist():
+        name, count = names[index], int(events[index])
         total = totals.setdefault(TRANSFER if name.kind == "move" else name.family, [0, 0, 0])
         total[0] += count
         total[1] += int(times[index])

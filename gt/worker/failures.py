@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gt.errors import QuotaExceeded
 from gt.ops import Signature
 from gt.wire.messages import FailureReport
 from gt.worker.collectives.interface import GroupBroken
@@ -42,7 +43,9 @@ class FailureRecorder:
             raise DeviceBroken(first_line(error)) from error
         problem = first_line(error)
         kind = "WorkerLost" if isinstance(error, GroupBroken) else "RemoteError"
-        if self._engine.is_out_of_memory(error):
+        if isinstance(error, QuotaExceeded):
+            kind = "QuotaExceeded"
+        elif self._engine.is_out_of_memory(error):
             kind, problem = "OutOfMemory", f"out of memory. {_memory_holders(self._engine, self._spaces, client)}"
         site = stream[i + 1] if type(stream[i + 1]) is int else 0
         failure = self.create(kind, signature, problem, site)

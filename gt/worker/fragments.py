@@ -248,7 +248,7 @@ class _SectionLinker:
                 self.alive[slot] = None
         outs = tuple(self.registers[slot] for slot in instruction.outs)
         section.writes = section.writes or signature.into
-        self.calls.append(KernelCall(signature, linked.run, operands, outs))
+        self.calls.append(KernelCall(signature, linked.kernel, operands, outs))
         if signature.plain == 2:
             section.calls.append((TWO, linked.run, outs[0], *operands))
         elif signature.plain == 1:

@@ -65,7 +65,7 @@ class Interpreter:
             i += linked.width
         self.instructions += count
         if recorder is not None:
-            recorder.interpreted(space, stream, begin, i)
+            recorder.interpreted(space, stream, begin, i, count)
         return i
 
     def _run_general(self, space: ClientSpace, linked: LinkedSignature | LinkedMove, stream: list[Any], i: int) -> None:

@@ -9,16 +9,18 @@ from gt.types import TensorType
 from gt.wire.codec import from_wire, signature_of
 from gt.wire.structures import Definition, Move
 from gt.worker.engines import Engine, Kernel
+from gt.worker.memory_account import MemoryAccount
 
 
 class LinkedSignature:
     """A signature with its kernel, and the signal that it is called under. ``plain`` and ``width`` are the signature's,
-    to save an attribute load."""
+    to save an attribute load. ``run`` is the kernel, with a check of the user's quota if there is one."""
 
-    __slots__ = ("plain", "run", "signal", "signature", "width")
+    __slots__ = ("kernel", "plain", "run", "signal", "signature", "width")
 
-    def __init__(self, signature: Signature, run: Kernel, signal: str = "") -> None:
-        self.signature, self.run, self.signal = signature, run, signal
+    def __init__(self, signature: Signature, kernel: Kernel, signal: str, account: MemoryAccount | None) -> None:
+        self.signature, self.kernel, self.signal = signature, kernel, signal
+        self.run = kernel if account is None else account.guard(signature, kernel)
         self.plain, self.width = signature.plain, signature.width
 
 
@@ -46,14 +48,18 @@ class LinkedMove:
         return f"{self.kind} among workers {', '.join(map(str, self.members))}"
 
 
-def link_definition(engine: Engine, definition: Definition) -> LinkedSignature:
+def link_definition(
+    engine: Engine, definition: Definition, opens_files: bool = True, account: MemoryAccount | None = None
+) -> LinkedSignature:
     """Link a signature to its kernel. If the engine refuses, the kernel raises the error, so that the failure names the
     instruction."""
     signature = signature_of(definition)
     try:
-        return LinkedSignature(signature, engine.link(signature), definition.signal)
+        if signature.op.effects and not opens_files:
+            raise PermissionError("a worker of a shared server opens no files")
+        return LinkedSignature(signature, engine.link(signature), definition.signal, account)
     except Exception as error:  # see above
-        return LinkedSignature(signature, _raising_kernel(error), definition.signal)
+        return LinkedSignature(signature, _raising_kernel(error), definition.signal, None)
 
 
 def _raising_kernel(error: Exception) -> Kernel:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from gt.errors import QuotaExceeded
 from gt.wire.structures import GroupSpec
 from gt.worker.collectives.interface import NOTED, DataPlane, GroupBroken, OnDone
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken, first_line
 from gt.worker.failures import FailureRecorder
 from gt.worker.linked import LinkedMove
+from gt.worker.memory_account import MemoryAccount
 from gt.worker.space import LOST_WORKER_BIT, ClientSpace, Failure, PendingMove
 from gt.worker.tracing import Tracer
 
@@ -89,6 +91,8 @@ class Mover:
         self._drop_done_sends(space)
         value, failure = self._operand(space, move, operand)
         on_done, cause = self._on_done([move], site), 0 if failure is None else failure.cause
+        if failure is None and move.after is not None and space.account is not None:
+            failure = self._over_quota(space.account, move, site)
         handle = plane.start(move.group, move.kind, value, move.options, on_done, cause)
         pending = PendingMove(str(move), site, handle, failure, value)
         pending.is_noted = move.kind in NOTED
@@ -96,6 +100,15 @@ class Mover:
             space.put(out, pending)
         else:
             space.sends.append(pending)
+
+    def _over_quota(self, account: MemoryAccount, move: LinkedMove, site: int) -> Failure | None:
+        """Why the result of a move may not stay here. This worker takes part all the same: the others have room."""
+        assert move.after is not None
+        try:
+            account.check(move.after.nbytes)
+        except QuotaExceeded as error:
+            return self._failures.create("QuotaExceeded", move, str(error), site)
+        return None
 
     def start_all(self, space: ClientSpace, moves: list[tuple[LinkedMove, int, int, int]]) -> None:
         """Start several reductions in one group as one. Each is (move, site, id of the result, id of the operand)."""
@@ -148,12 +161,15 @@ class Mover:
             return False
         try:
             value = self._result(move)
+            if space.account is not None and type(value) is not Failure:
+                space.account.add(value)
         except Exception as error:  # whatever a collective raises is the failure of what reads its result
             if self._engine.is_broken(error):
                 raise DeviceBroken(first_line(error)) from error
-            lost = isinstance(error, GroupBroken)  # the dispatcher knows which worker it was
-            kind = "WorkerLost" if lost else "RemoteError"
-            value = self._failures.create(kind, move.text, first_line(error), move.site, elsewhere=lost)
+            kind = "WorkerLost" if isinstance(error, GroupBroken) else "RemoteError"
+            # the dispatcher knows which worker was lost
+            elsewhere = isinstance(error, GroupBroken) and not error.certain
+            value = self._failures.create(kind, move.text, first_line(error), move.site, elsewhere)
         del space.pending[id]
         space.put(id, value)
         return True

@@ -34,7 +34,7 @@ class WorkerOutbox:
         if messages:
             reply = messages[-1].message
             if isinstance(reply, Reply) and reply.client == client and reply.done is None:
-                message = Reply(client, reply.request, reply.last, done)
+                message = Reply(client, reply.request, reply.last, done, reply.lost)
                 messages[-1] = OutgoingMessage(message, messages[-1].inner, messages[-1].data)
                 return
         messages.append(OutgoingMessage(done))

@@ -38,7 +38,7 @@ from gt.worker.linked import LinkedMove, LinkedSignature
 from gt.worker.space import ClientSpace
 
 #: Events are sent after this time, or when there are this many.
-BATCH_NS, BATCH_EVENTS = 100_000_000, 10_000
+BATCH_NS, BATCH_EVENTS = 200_000_000, 50_000
 #: Nanoseconds between two measurements of memory.
 MEMORY_NS = 1_000_000_000
 #: One stretch of this many is noted in detail; a prime, so that it does not keep step with a program.
@@ -47,7 +47,7 @@ DETAILED_EVERY = 61
 LONG_NS = 100_000
 #: The most stretches of words that are remembered for a client.
 MAX_PATTERNS = 64
-#: The most stretches that wait for the GPU. Older ones are dropped.
+#: The most stretches of a client that wait for the GPU. Older ones are dropped, and their events counted.
 MAX_WAITING_STRETCHES = 10_000
 
 Clock = Callable[[], int]
@@ -86,6 +86,8 @@ class _ClientEvents:
         #: (what, site, execute, queued, fragment, started, ended) of moves and waits; threads of the data plane append
         self.beside: deque[tuple[int, ...]] = deque()
         self.hot = 0
+        #: events that were dropped, see `MAX_WAITING_STRETCHES`
+        self.dropped = 0
         self.names: list[EventName] = []
         #: code, (fragment, first instruction) or EventName -> index of the name
         self.indices: dict[Any, int] = {}
@@ -110,10 +112,13 @@ class EventRecorder:
     def __init__(self, engine: Engine, clock: Clock, spaces: dict[int, ClientSpace]) -> None:
         self._engine, self.clock, self._spaces = engine, clock, spaces
         self._marks: Marks = engine.marks(clock)
+        self._cheap = self._marks.cheap
         self._clients: dict[int, _ClientEvents] = {}
-        #: id of an `Execute` message that is not finished -> (number, when it arrived)
-        self._arrived: dict[int, tuple[int, int]] = {}
-        self._executes = 0
+        #: the last `Execute` message, if it is not finished; its number, and when it arrived
+        self._newest: Any = None
+        self._executes = self._newest_arrived = 0
+        #: id of an earlier one that is not finished -> (number, when it arrived)
+        self._waiting: dict[int, tuple[int, int]] = {}
         self._execute = self._queued = 0
         self._events = self._client(0)
         self._fragment = self._stretch_count = 0
@@ -137,13 +142,18 @@ class EventRecorder:
 
     def arrived(self, message: Any) -> None:
         """An `Execute` message arrived. The dispatcher counts them too, so the number identifies it."""
+        if self._newest is not None:
+            self._waiting[id(self._newest)] = self._executes, self._newest_arrived
         self._executes += 1
-        self._arrived[id(message)] = self._executes, self.clock()
+        self._newest, self._newest_arrived = message, self.clock()
 
     def begin(self, client: int, message: Any) -> None:
         """The words of this message run from here on. If the stream has waited for a move, that becomes an event."""
         self._events, self._fragment = events, _ = self._client(client), 0
-        self._execute, self._queued = self._arrived.get(id(message), (0, 0))
+        if message is self._newest:
+            self._execute, self._queued = self._executes, self._newest_arrived
+        else:
+            self._execute, self._queued = self._waiting.get(id(message), (0, 0))
         if events.blocked:
             what = self._name("wait", lambda: EventName("wait", WAITING, "wait", "wait for a move", "", 0))
             events.beside.append((what, 0, self._execute, self._queued, 0, events.blocked, self.clock()))
@@ -154,7 +164,11 @@ class EventRecorder:
         self._events.blocked = self.clock()
 
     def finish(self, message: Any) -> None:
-        self._arrived.pop(id(message), None)
+        """All words of the message have run."""
+        if message is self._newest:
+            self._newest = None
+        else:
+            self._waiting.pop(id(message), None)
 
     def run_fragment(self, number: int) -> None:
         self._fragment = number
@@ -163,14 +177,6 @@ class EventRecorder:
         """Whether the next stretch is noted in detail."""
         self._stretch_count += 1
         return new or typical >= LONG_NS or self._stretch_count % DETAILED_EVERY == 0
-
-    def _typical(self, before: float, marks: list[Any], count: int) -> float:
-        """The nanoseconds that one instruction takes where marks are cheap; else 0. On a busy machine a stretch is
-        often interrupted, so a longer time than before counts only little by little."""
-        if not self._marks.cheap:
-            return 0.0
-        mean: float = (marks[-1] - marks[0]) / count
-        return min(mean, 1.25 * before) if before else mean
 
     def codes(self, space: ClientSpace) -> Any:
         """The client's codes, for one call of the interpreter, which begins now."""
@@ -181,11 +187,11 @@ class EventRecorder:
         self._first, self._inner = mark(), None
         return space.codes
 
-    def interpreted(self, space: ClientSpace, stream: list[Any], i: int, end: int) -> None:
-        """The interpreter has run the words from ``i`` to ``end``."""
+    def interpreted(self, space: ClientSpace, stream: list[Any], i: int, end: int, count: int) -> None:
+        """The interpreter has run the words from ``i`` to ``end``, with ``count`` kernels and moves."""
         events, last, names = self._events, self._marks.mark(), len(self._events.names)
         pattern = events.patterns.get((i, end))
-        sites = None if pattern is None else pattern.sites(stream)
+        sites = None if pattern is None else pattern.sites(stream, count)
         if pattern is None or sites is None:
             if len(events.patterns) >= MAX_PATTERNS:
                 events.patterns.clear()
@@ -197,7 +203,8 @@ class EventRecorder:
         marks = [self._first, last]
         if self._inner is not None:  # the last code may be one that must wait
             marks = [*self._inner, last] if len(self._inner) == len(whats) else self._inner
-        events.typical = self._typical(events.typical, marks, len(whats))
+        if self._cheap:
+            events.typical = _typical(events.typical, marks[-1] - marks[0], len(whats))
         events.new = len(events.names) > names
         self._add(marks, whats, sites, 0)
 
@@ -230,7 +237,7 @@ class EventRecorder:
     ) -> None:
         """A section has run: as a whole at this level, or "". ``detailed``: then there is a mark before each event."""
         marks.append(self._marks.mark())
-        if self._marks.cheap:
+        if self._cheap:
             marks[0] = max(marks[0], self._compiled_until)
         if level:
             whole = array("i", [self._name_of_section(section, level)])
@@ -244,7 +251,8 @@ class EventRecorder:
             whats, sites = whats[: len(marks) - 2], sites[: len(marks) - 2]
         if whats:
             marks = marks[1:] if detailed else marks
-            known.typical = self._typical(known.typical, marks, len(whats))
+            if self._cheap:
+                known.typical = _typical(known.typical, marks[-1] - marks[0], len(whats))
             self._add(marks, whats, sites, 1)
 
     def _section_events(self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection) -> _SectionEvents:
@@ -261,7 +269,9 @@ class EventRecorder:
         if self._fragment:
             events.hot += count
         if len(events.stretches) > MAX_WAITING_STRETCHES:
-            del events.stretches[: MAX_WAITING_STRETCHES // 2]
+            dropped = events.stretches[: MAX_WAITING_STRETCHES // 2]
+            del events.stretches[: len(dropped)]
+            events.dropped += sum(len(stretch.whats) for stretch in dropped)
 
     def compiled(self, waits: list[tuple[int, int]]) -> None:
         """The current client waited in these spans for a section to be compiled, which runs next."""
@@ -339,8 +349,16 @@ class EventRecorder:
         held = {"held": _held(self._engine, self._spaces.get(client))} if memory else {}
         begun, events.begun = events.begun, now
         hot, events.hot = events.hot, 0
+        dropped, events.dropped = events.dropped, 0
         details = packed.stretches, packed.rows, packed.shares
-        return Recorded(client, begun, now, names, sorted(new), *details, hot, held)
+        return Recorded(client, begun, now, names, sorted(new), *details, hot, held, dropped)
+
+
+def _typical(before: float, spent: int, count: int) -> float:
+    """The nanoseconds that one instruction takes. On a busy machine a stretch is often interrupted, so a longer time
+    than before counts only little by little."""
+    mean, most = spent / count, 1.25 * before
+    return most if most and mean > most else mean
 
 
 def _code_name(linked: LinkedSignature | LinkedMove) -> EventName:
@@ -377,4 +395,4 @@ def _memory(engine: Engine) -> dict[str, int]:
     with open("/proc/meminfo") as file:
         total = int(file.readline().split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"used": used, "total": total, "peak": peak}
+    return {"used": used, "total": total, "peak": max(used, peak)}

@@ -154,8 +154,15 @@ class Replayer:
         self, space: ClientSpace, client: int, body: Section, inputs: list[Any], numbers: list[Any]
     ) -> list[Any] | None:
         """The section's results; None if it must be interpreted."""
+        account = space.account
+        if account is not None and not account.has_room(body.created_bytes()):
+            return None  # then the instruction that exceeds the quota fails
         try:
-            return self.levels.run(body, inputs, numbers, space.store)
+            results = self.levels.run(body, inputs, numbers, space.store)
+            if account is not None and results is not None:
+                for result in results:
+                    account.add(result)
+            return results
         finally:
             waits = self.levels.take_waits()
             if waits and self.recorder is not None:

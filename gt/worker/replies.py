@@ -26,7 +26,8 @@ class ValueReplies:
     def send_value(self, space: ClientSpace, client: int, request: int, value: Any) -> None:
         """Send a tensor, or why there is none."""
         if type(value) is Failure:
-            self.send(client, NoValue(request, value.kind, value.text, value.cause, value.site, value.elsewhere))
+            failed = NoValue(request, value.kind, value.text, value.cause, value.site, value.elsewhere)
+            self._outbox.send(Reply(client, request, lost=value.kind == "WorkerLost"), failed)
             return
         try:
             data = self._engine.to_host(value)

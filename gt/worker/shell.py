@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from gt.errors import ConnectionLost, GtError, Refused
 from gt.say import topic
 from gt.version import PROTOCOL, VERSION
-from gt.wire.auth import Keys
+from gt.wire.auth import Keys, no_server
 from gt.wire.codec import Decode, encode
 from gt.wire.event_messages import Record
 from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal, Reply, Welcome
@@ -25,39 +26,60 @@ from gt.worker.core import Worker
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken
 from gt.worker.outbox import OutgoingMessage
+from gt.worker.snapshots import WakePipe, WorkerSnapshots
 
+#: A worker that waits longer for its server than this says so.
+PATIENCE_S = 1.0
 #: The longest wait for messages while events are recorded, so that they are sent in time.
-RECORDING_POLL_MS = 100
+RECORDING_POLL_MS = 200
 
 
 class Shell:
-    """Connects a `Worker` to the dispatcher. Raises ConnectionLost or Refused if that fails."""
+    """Connects a `Worker` to the dispatcher. Raises ConnectionLost or Refused if that fails.
 
-    def __init__(self, address: str, keys: Keys | None, engine: Engine, timeout: float) -> None:
+    ``waiting`` is called once if the server has not answered after `PATIENCE_S`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        keys: Keys | None,
+        engine: Engine,
+        timeout: float,
+        waiting: Callable[[], object] | None = None,
+    ) -> None:
         self.connection = connection(address, keys)
         engine.claim_process()
         self.plane = ProcessPlane(_reachable_address(address), engine.name, engine.device)
         self.connection.also_wake_on(self.plane.wake_fd())
-        self.worker = Worker(engine, host_identity(), self.plane, _levels_mode())
+        self._pipe = WakePipe()
+        self.connection.also_wake_on(self._pipe.fd)
+        snapshots = WorkerSnapshots(engine, threaded=True, wake=self._pipe.wake)
+        private = address.startswith("unix:")  # then this worker and its client are processes of one user
+        self.worker = Worker(engine, host_identity(), self.plane, _levels_mode(), private, snapshots)
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
         #: (client, worker set) -> microseconds of `Execute` messages that no `Done` has reported yet
         self._unreported: Counter[tuple[int, int]] = Counter()
-        self._register(engine, address, timeout)
+        self._register(engine, address, timeout, waiting)
 
-    def _register(self, engine: Engine, address: str, timeout: float) -> None:
+    def _register(self, engine: Engine, address: str, timeout: float, waiting: Callable[[], object] | None) -> None:
         """Introduce this worker to the server and wait for its answer."""
         device = engine.name, engine.device, engine.gpu_id(), self.plane.address
         settings = settings_on(WORKER_SETTINGS)
         hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *device, settings=settings)
         self.connection.send([encode(hello)])
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
         while self.worker.id < 0:
             self._serve_once(200)
             if self.connection.refused:
                 raise Refused(f"{address}: {self.connection.refused}")
-            if time.monotonic() > deadline:
-                raise ConnectionLost(f"no GT server answers at {address} after {timeout:g} s")
+            if time.monotonic() > began + timeout:
+                host, _, port = address.removeprefix("tcp://").rpartition(":")
+                raise no_server(host, port, timeout)
+            if waiting is not None and self.worker.id < 0 and time.monotonic() > began + PATIENCE_S:
+                waiting()
+                waiting = None
 
     def run(self) -> None:
         """Run until the connection ends."""
@@ -73,6 +95,9 @@ class Shell:
             for frames in self.connection.take():
                 self._take(frames)
             self.plane.drain()
+            self._pipe.drain()
+            for saved in self.worker.snapshots.finished():
+                self.connection.send([encode(saved)])
             if self.worker.can_continue():
                 self._work(None, [])
         if self.connection.ended:

@@ -9,6 +9,7 @@ from typing import Any
 from gt.wire.messages import Execute
 from gt.wire.transfers import Channel, Incoming, Outgoing
 from gt.worker.collectives.interface import CollectiveHandle
+from gt.worker.memory_account import MemoryAccount
 
 #: This bit in `Failure.cause` says that a lost worker is the cause. Other workers receive only the number.
 LOST_WORKER_BIT = 1 << 62
@@ -69,7 +70,9 @@ PLACEHOLDERS = (Failure, PendingMove)
 class ClientSpace:
     """The state of one client. ``shares_memory``: client and worker are on one host."""
 
-    def __init__(self, shares_memory: bool) -> None:
+    def __init__(self, shares_memory: bool, account: MemoryAccount | None = None) -> None:
+        #: what the tensors of its user take, if the user has a quota of memory
+        self.account = account
         #: tensor id -> array, or a placeholder
         self.store: dict[int, Any] = {}
         #: code -> a `gt.worker.linked.LinkedSignature` or `LinkedMove`

@@ -26,6 +26,9 @@ class UploadReceiver:
 
     def _add(self, space: ClientSpace, m: Chunk, data: memoryview | None) -> None:
         if m.transfer not in space.transfers:
+            if space.account is not None:
+                pending = [t[1].nbytes for t in space.transfers.values() if not isinstance(t, Exception)]
+                space.account.check(sum(pending, m.total))
             buffer = memoryview(self._engine.allocate(m.total))
             space.transfers[m.transfer] = Incoming(buffer), buffer
         transfer = space.transfers[m.transfer]

@@ -32,7 +32,7 @@ def worker_stats(
         hot_instructions=replayer.hot_instructions,
         unique_sequences=sum(len(space.fragments) for space in spaces.values()),
         compilation_stats=_sections(replayer.levels, spaces[client]) if client in spaces else {},
-        memory=engine.memory(),
+        memory=engine.memory(restart=True),
         client_tensors=len(client_sizes),
         client_bytes=sum(client_sizes),
         tensors=sum(map(len, sizes.values())),

@@ -38,12 +38,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="timed runs of each program in each world; 0: none")
     parser.add_argument("names", nargs="*", help="parts of names of programs; all if none is given")
     arguments = parser.parse_args()
+    chosen = [
+        (program, root)
+        for program in PROGRAMS
+        if (root := program.root(arguments.programs)) is not None
+        and (not arguments.names or any(name in program.name for name in arguments.names))
+    ]
+    if arguments.programs is not None and not arguments.programs.is_dir():
+        parser.error(f"--programs {arguments.programs}: there is no such folder")
+    if not chosen:
+        parser.error("no program is chosen: the names are " + ", ".join(program.name for program in PROGRAMS))
     print("| program | lines changed | losses equal (number, largest difference) | step: GT, torch, GT / torch |")
     print("| --- | --- | --- | --- |")
-    for program in PROGRAMS:
-        root = program.root(arguments.programs)
-        if root is not None and (not arguments.names or any(name in program.name for name in arguments.names)):
-            print(row(program, root, arguments.rounds), flush=True)
+    for program, root in chosen:
+        print(row(program, root, arguments.rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from collections import Counter
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, TensorState
 from gt.dispatcher.state import Client, WorkerState
 from gt.testing import Cluster
-from gt.wire.messages import Submit
 from gt.wire.words import FIRST_DISPATCHER_CODE, WINDOW_WORDS
 from gt.worker.space import PLACEHOLDERS
 
@@ -36,7 +35,7 @@ def _worker(worker: WorkerState) -> None:
 
 
 def _client(client: Client, workers: dict[int, WorkerState]) -> None:
-    waiting = sum(submit.weight for submit, _ in client.queue if isinstance(submit, Submit))
+    waiting = sum(message.weight for message, _ in client.queue)
     unconfirmed = sum(weight for w in workers.values() for owner, weight, _, _ in w.unconfirmed if owner == client.id)
     unrequested = sum(worker_set.weight for worker_set in client.worker_sets.values())
     assert client.unrequested == unrequested <= WINDOW_WORDS // 8

@@ -31,7 +31,7 @@ WORDS = {
         "tanh", "threshold", "trunc",
     },
     "gt/optim": {"abs", "cos", "linear", "sum"},  # threshold_mode, anneal_strategy, the state of Adagrad
-    "gt/torch_device": {"linear", "mean", "sum"},  # interpolation, reduction
+    "gt/torch_device": {"amin", "linear", "mean", "sum"},  # reductions, interpolation
     "gt/worker": {"all", "cat", "prod", "sum"},  # GT_COMPILE, a field of a trace, reductions of collectives
 }  # fmt: skip
 

@@ -155,7 +155,7 @@ class System:
         self.workers.append(worker)
         return worker
 
-    def client(self, program: str, **extra: str) -> Process:
+    def client(self, program: str, port: int | None = None, **extra: str) -> Process:
         """A client that runs a program; it is connected already, and ``go()`` waits for the test's `tell`."""
         prelude = f"""
             import sys, time, os, signal, threading
@@ -163,7 +163,7 @@ class System:
             import gt
             def go(): sys.stdin.readline()
             def say(*what): print(*what, flush=True)
-            gt.connect("localhost:{self.port}")
+            gt.connect("localhost:{port or self.port}")
         """
         return self.start("-c", textwrap.dedent(prelude) + textwrap.dedent(program), **extra)
 

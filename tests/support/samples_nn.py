@@ -761,7 +761,7 @@ def _both(name: str, forward: Callable[..., Any], x: T, rank: int, how: dict[str
 
     def back(g: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            zero = torch.zeros(x.shape, dtype=g.dtype, requires_grad=True)
+            zero = g.new_zeros(x.shape).requires_grad_()
             return torch.autograd.grad(forward(zero), zero, g, create_graph=g.requires_grad)[0]
 
     sizes = x.shape[-rank:]

@@ -22,7 +22,7 @@ class SmallEngine(NumpyEngine):
     def __init__(self, total: int) -> None:
         self._total, self._start = total, resident()
 
-    def memory(self) -> dict[str, int]:
+    def memory(self, restart: bool = False) -> dict[str, int]:
         used = min(self._total, max(0, resident() - self._start))
         return {"used": used, "total": self._total, "peak": used}
 

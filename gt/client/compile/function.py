@@ -2,8 +2,9 @@
 
 The first calls with arguments of certain types run as usual and are recorded. When two in a row did the same, the next
 call sends "run fragment 17 with these inputs" and nothing else. Before that, everything that may change from call to
-call is checked: the arguments' types, which tensors have gradients, the state of the modules it calls, and the other
-tensors it uses. The numbers of optimizer steps and the keys of random numbers are new for each call.
+call is checked: the arguments' types, the variables around the function, which tensors have gradients, the state of
+the modules it calls, and the other tensors it uses. The numbers of optimizer steps and the keys of random numbers are
+new for each call.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gt.client.compile.recording import PLAIN, Irregular, NeedsGradients, Recording, Source, finish
+from gt.client.compile.surroundings import Surroundings
 from gt.client.stream import configuration, recorder, scope
 from gt.client.stream.connect import session as current_session
 from gt.client.stream.recorder import Recorder
@@ -56,6 +58,7 @@ class CompiledFunction:
         self._session: Session | None = None
         self._warned = False
         self._variant_count = 0
+        self._surroundings: Surroundings | None = None
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -88,7 +91,17 @@ class CompiledFunction:
             variant.attempts = min(variant.attempts, MAX_ATTEMPTS - 2)
         if variant.attempts >= MAX_ATTEMPTS:
             return self._function(*args, **kwargs)
-        return self._record(session, variant, arguments, args, kwargs)
+        returned = self._record(session, variant, arguments, args, kwargs)
+        self._compare_variables(key)
+        return returned
+
+    def _compare_variables(self, key: Any) -> None:
+        """After a recording: leave out variables that the function changes, and move its variant to the new key."""
+        around = self._around()
+        around.skip_changed(key[-1], around.state())
+        new_key = *key[:-1], around.state()
+        if new_key != key and key in self._variants:
+            self._variants[new_key] = self._variants.pop(key)
 
     def _new_variant(self, key: Any) -> Variant:
         variant = self._variants[key] = Variant()
@@ -98,7 +111,7 @@ class CompiledFunction:
         if self._variant_count == 4 * MAX_VARIANTS:
             warn(
                 f"gt.compile: {self._name()} was called in {self._variant_count} variants; "
-                "pass numbers that change as tensors"
+                "pass numbers that change as tensors, and tensors that change as arguments"
             )
         return variant
 
@@ -108,9 +121,17 @@ class CompiledFunction:
     def _key(self, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """What the recording of a call depends on. The tensors among the arguments are appended to ``tensors``."""
         comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors)
-        same = tuple(next(i for i, y in enumerate(tensors) if y._cell is x._cell) for x in tensors)
+        first: dict[int, int] = {}
+        same = tuple([first.setdefault(id(x._cell), k) for k, x in enumerate(tensors)])
         signals = scope.thread.signal, scope.thread.backward, id(configuration.current)
-        return comparable, same, tape.mode.enabled, _autocast_dtype(), signals
+        return comparable, same, tape.mode.enabled, _autocast_dtype(), signals, self._around().state()
+
+    def _around(self) -> Surroundings:
+        """The variables around the function. They are found at its first call: they may be defined after it."""
+        if self._surroundings is None:
+            self._surroundings = Surroundings()
+            self._surroundings.include([self._function])
+        return self._surroundings
 
     # -- recording -------------------------------------------------------------------------
 
@@ -135,6 +156,7 @@ class CompiledFunction:
                 x._view = view
         if any(w and v is not None for w, v in zip(written, views, strict=True)):
             notes.refuse("it writes into a view that is an argument")
+        self._around().include([type(module).forward for module in notes.modules])
         self._learn(session, variant, notes, arguments, returned)
         return returned
 
@@ -238,7 +260,8 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
     for tensor, _, result in last.grads:
         if result is not None:
             tensor._grad = results[result]
-    return last.rebuild(lambda k: results[k] if k >= 0 else arguments[~k])
+    results |= {~k: x for k, x in enumerate(arguments)}
+    return last.rebuild(results.__getitem__)
 
 
 def _cell(source: Source, arguments: list[Tensor]) -> Cell:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from msgspec import Struct, field
@@ -175,9 +175,17 @@ def finish(recorder: Recorder, session: Session, arguments: list[Any], returned:
     return _RecordingBuilder(recorder, session, arguments, words, kinds).recording(returned)
 
 
-def _call(position: int, make: Callable[[int], Any]) -> Any:
-    """For `partial`: a lambda in a loop would see the loop's last value."""
-    return make(position)
+def _is_spent(node: Any) -> bool:
+    """Has a backward pass freed values that another pass through this node would need?"""
+    pending, seen = [node], {node}
+    while pending:
+        node = pending.pop()
+        if getattr(node, "freed", False):
+            return True
+        sources = {edge[0] for edge in getattr(node, "edges", ()) if edge is not None} - seen
+        seen |= sources
+        pending += sources
+    return False
 
 
 class _RecordingBuilder:
@@ -250,7 +258,7 @@ class _RecordingBuilder:
             kind = type(returned)
             if kind not in (tuple, list):
                 raise Irregular(f"it returns a {kind.__name__}")
-            return (kind, [item for item, _ in items]), lambda make: kind(build(make) for _, build in items)
+            return (kind, [item for item, _ in items]), lambda make: kind([build(make) for _, build in items])
         if isinstance(returned, dict):
             rows = {key: self._result(x, types) for key, x in returned.items()}
             return {key: item for key, (item, _) in rows.items()}, lambda make: {
@@ -259,15 +267,15 @@ class _RecordingBuilder:
         return returned, lambda make: returned
 
     def _tensor_result(self, returned: Tensor, types: dict[int, TensorType]) -> tuple[Any, Any]:
-        if returned._node is not None and not getattr(returned._node, "freed", False):
+        if returned._node is not None and not _is_spent(returned._node):
             raise NeedsGradients
         result = returned._cell.id - self.recorder.base
         if 0 <= result < MAX_FRAGMENT_WORDS:
             types[result] = returned._type
-            return ("result", result), lambda make: make(result)
+            return ("result", result), methodcaller("__call__", result)
         for k, argument in enumerate(self.arguments):
             if argument is returned or argument._cell is returned._cell:
-                return ("argument", k), partial(_call, ~k)
+                return ("argument", k), methodcaller("__call__", ~k)
         raise Irregular("it returns a tensor that it did not compute and that is not an argument")
 
     def _numbers(self) -> tuple[list[int], list[int]]:

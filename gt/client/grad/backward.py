@@ -199,6 +199,9 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
         if recorder.active is not None:
             recorder.active.note_grad(leaf)
         leaf._grad.add_(g)
+    if leaf._node is not None and leaf._node.hooks:
+        for hook in tuple(leaf._node.hooks.get(AFTER, ())):
+            hook(leaf)
 
 
 def is_shared(g: Tensor) -> bool:
@@ -281,6 +284,21 @@ def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
     return in_list(hooks, hook)
 
 
+#: the place of the hooks that run after a gradient was added, among those of a leaf
+AFTER = -1
+
+
+def register_post_accumulate_grad_hook(x: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    """Call ``hook`` with the tensor, a leaf, each time a backward pass has added to its ``grad``."""
+    if not is_leaf(x):
+        raise GradError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+    if x._node is None:
+        raise GradError("cannot register a hook on a tensor that doesn't require gradient")
+    hooks = x._node.hooks.setdefault(AFTER, [])
+    hooks.append(hook)
+    return in_list(hooks, hook)
+
+
 # -- methods and properties of a tensor --------------------------------------------------
 
 
@@ -304,6 +322,15 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
 def as_leaf(x: Tensor) -> Tensor:
     """Make the tensor a leaf. Unlike `requires_grad_`, this does not place it as a parameter."""
     x._node = LeafNode(x)  # type: ignore[assignment]
+    return x
+
+
+def detach_(x: Tensor) -> Tensor:
+    """Take the tensor off the tape: it becomes a leaf without gradients."""
+    current(x)
+    if x._view is not None:
+        raise GradError("Can't detach views in-place; use x.detach()")
+    x._node = None
     return x
 
 
@@ -357,7 +384,9 @@ METHODS: dict[str, Any] = {
     "requires_grad_": requires_grad_,
     "retain_grad": retain_grad,
     "register_hook": register_hook,
+    "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,
     "backward": tensor_backward,
     "detach": detached,
+    "detach_": detach_,
     "_pulled": formula_grads,
 }

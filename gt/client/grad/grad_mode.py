@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
 from gt.client.tensor.tape import mode
 
+#: the flag of a generator's code: `inspect.CO_GENERATOR`, whose import takes long
+_GENERATOR = 0x20
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -27,6 +30,37 @@ class Switch(contextlib.ContextDecorator):
 
     def _recreate_cm(self) -> Switch:
         return Switch(self._on)  # a decorated function may run in many threads at once
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function. A generator runs under the switch, and the code that consumes it does not."""
+        code = getattr(function, "__code__", None)
+        if code is None or not code.co_flags & _GENERATOR:
+            return super().__call__(function)
+
+        @functools.wraps(function)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            return _switched(function(*args, **kwargs), self._on)
+
+        return generate  # type: ignore[return-value]
+
+
+def _switched(generator: Any, on: bool) -> Any:
+    """The items of a generator, each computed under a switch; what is sent or thrown goes on to it."""
+    resume, value = generator.send, None
+    while True:
+        try:
+            with Switch(on):
+                item = resume(value)
+        except StopIteration as end:
+            return end.value
+        try:
+            resume, value = generator.send, (yield item)
+        except GeneratorExit:
+            with Switch(on):
+                generator.close()
+            raise
+        except BaseException as error:
+            resume, value = generator.throw, error
 
 
 class _Fixed(Switch):

@@ -25,6 +25,8 @@ class _Environment:
 
     lock = threading.RLock()
     is_read = False
+    #: the last `load_config` removed all signals
+    removed = False
 
 
 _environment = _Environment()
@@ -73,7 +75,8 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
 
 
 def load_config(path: str | os.PathLike[str] | None) -> None:
-    """Configure the signals from a YAML file. This replaces all signals configured before. None removes all signals.
+    """Configure the signals from a YAML file. This replaces all signals configured before. None removes all signals;
+    the program then ignores its signals without a warning.
 
     Example::
 
@@ -85,7 +88,13 @@ def load_config(path: str | os.PathLike[str] | None) -> None:
             _check_connected(signal)
         auto = _current_auto_signal() if _environment.is_read else _auto_from_environment()
         _environment.is_read = True
+        _environment.removed = path is None
         configuration.replace(signals.values(), auto)
+
+
+def was_removed() -> bool:
+    """Whether the program removed the configuration itself, by ``load_config(None)``."""
+    return _environment.removed
 
 
 def _current_auto_signal() -> Signal | None:

@@ -103,6 +103,9 @@ def signals_from(tree: Any, at: At) -> dict[str, Signal]:
     for name, entries in tree.items():
         if name not in DEFAULTS:
             signals[name] = _signal(_name(name, at), entries, at / name, default)
+    uploads = [name for name, signal in signals.items() if signal.uploads]
+    for name in uploads[1:]:
+        (at / name / "uploads").fail(f"{uploads[0]} places the uploaded tensors already")
     return signals
 
 
@@ -140,6 +143,8 @@ def _signal(name: str, entries: Any, at: At, default: WorkerMesh) -> Signal:
         at.fail("shard and replicate: true contradict each other; remove one of them")
     if "match" in fields and not (shard or replicate):
         (at / "match").fail("the matching parameters have no placement; add shard or replicate: true")
+    if fields.get("uploads") and not (shard or replicate):
+        (at / "uploads").fail("the uploaded tensors have no placement; add shard or replicate: true")
     places = bool(shard or replicate or {"workers", "mesh", "output"} & set(entries))
     return Signal(name=name, workers=worker_mesh.workers, mesh=worker_mesh.mesh, places=places, **fields)
 
@@ -246,9 +251,17 @@ def _flag(value: Any, at: At, worker_mesh: WorkerMesh) -> bool:
 
 
 def _match(value: Any, at: At, worker_mesh: WorkerMesh) -> tuple[str, ...]:
+    return _patterns(value, at, "a pattern for names of parameters, such as layers.*.weight, or a list of them")
+
+
+def _modules(value: Any, at: At, worker_mesh: WorkerMesh) -> tuple[str, ...]:
+    return _patterns(value, at, "a pattern for names of modules, such as layers.0, or a list of them")
+
+
+def _patterns(value: Any, at: At, allowed: str) -> tuple[str, ...]:
     patterns = value if isinstance(value, list) else [value]
     if not patterns or not all(isinstance(p, str) and p for p in patterns):
-        at.refuse(value, "a pattern for names of parameters, such as layers.*.weight, or a list of them")
+        at.refuse(value, allowed)
     return tuple(patterns)
 
 
@@ -269,6 +282,8 @@ KEYS: dict[str, Callable[[Any, At, WorkerMesh], Any]] = {
     "replicate": _flag,
     "output": _output,
     "match": _match,
+    "modules": _modules,
+    "uploads": _flag,
     "backward": _backward,
     "compile": _flag,
 }

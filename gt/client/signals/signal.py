@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from gt.client.signals import config
 from gt.client.signals.config import from_environment
 from gt.client.stream import configuration, scope
 from gt.client.stream.configuration import Signal
@@ -117,9 +118,13 @@ def current() -> str | None:
 
 def backward_scope(signal: str) -> contextlib.AbstractContextManager[None]:
     """Emit gradients under a signal, and second-order gradients under the ``backward`` of that signal."""
+    return scope.under(signal, backward_of(signal))
+
+
+def backward_of(signal: str) -> str:
+    """The signal that the configuration names for the gradients of this one; "" if it names none."""
     configured = configuration.current.signals.get(signal)
-    second = placing_signal(configured.backward) if configured is not None and configured.backward else ""
-    return scope.under(signal, second)
+    return placing_signal(configured.backward) if configured is not None and configured.backward else ""
 
 
 def check_name(function: str, name: Any) -> str:
@@ -149,6 +154,8 @@ def _warn_once(name: str) -> None:
         return
     _warned.add(key)
     if not signals:
+        if config.was_removed():
+            return
         warn(f"signal {name!r} and all others are ignored: there is no configuration; GT_CONFIG=file.yaml names one")
     else:
         names = ", ".join(sorted(n for n in signals if not n.startswith("@"))) or "none"

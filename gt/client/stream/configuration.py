@@ -13,8 +13,10 @@ from math import prod
 import msgspec
 
 from gt.errors import ConfigError
+from gt.wire.codec import encode
 from gt.wire.messages import Configure
 from gt.wire.structures import SignalSpec
+from gt.wire.words import MAX_CONFIGURE_BYTES
 
 #: The signal that `gt.auto_shard` places parameters by.
 PARAMETER = "@parameter"
@@ -34,6 +36,10 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     output: DimAxes | None = None
     #: patterns of the names of the parameters it places
     match: tuple[str, ...] = ()
+    #: patterns of the names of the modules whose calls run under it
+    modules: tuple[str, ...] = ()
+    #: does it place the tensors that the client uploads outside of any signal?
+    uploads: bool = False
     #: the signal that gradients run under
     backward: str = ""
     compile: bool = False
@@ -81,11 +87,19 @@ class Configuration(msgspec.Struct, frozen=True, eq=False):
     signals: dict[str, Signal] = {}
     #: is auto-sharding on?
     auto: bool = False
-    #: the signals that place parameters by name
+    #: the signals for parameters and for modules of some names
     rules: tuple[Signal, ...] = ()
+    #: those for modules
+    module_rules: tuple[Signal, ...] = ()
+    #: the signal for tensors that the client uploads; "": none
+    uploads: str = ""
 
     def message(self, connected: Sequence[int]) -> Configure:
-        return Configure([signal.spec(connected) for signal in self.signals.values() if signal.places], self.auto)
+        specs = [signal.spec(connected) for signal in self.signals.values() if signal.places]
+        nbytes = len(encode(Configure(specs, self.auto)))
+        if nbytes > MAX_CONFIGURE_BYTES:
+            raise ConfigError(f"{len(specs)} signals take {nbytes} bytes; at most {MAX_CONFIGURE_BYTES} are allowed")
+        return Configure(specs, self.auto, nbytes // 8)
 
 
 #: the configuration in force
@@ -102,8 +116,10 @@ def replace(signals: Iterable[Signal], auto: Signal | None) -> None:
     by_name = {signal.name: signal for signal in signals if signal.name != PARAMETER}
     if auto is not None:
         by_name[PARAMETER] = auto
-    rules = tuple(signal for signal in by_name.values() if signal.match)
-    current = Configuration(by_name, auto is not None, rules)
+    rules = tuple(signal for signal in by_name.values() if signal.match or signal.modules)
+    module_rules = tuple(signal for signal in rules if signal.modules)
+    uploads = next((signal.name for signal in by_name.values() if signal.uploads), "")
+    current = Configuration(by_name, auto is not None, rules, module_rules, uploads)
     for callback in on_change:
         callback()
 

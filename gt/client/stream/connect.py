@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gt.client.stream import configuration, interrupts
+from gt.client.stream import configuration
+from gt.client.stream.server_connection import RecoveryOptions
 from gt.client.stream.session import Session
 from gt.errors import ClusterError, ConfigError, ConnectionLost, GtError, NoWorkers, Refused
 from gt.say import warn
 from gt.version import PROTOCOL, VERSION
+from gt.wire import interrupts
 from gt.wire.codec import encode
 from gt.wire.messages import Hello
 from gt.wire.settings import unread_settings
@@ -41,6 +43,8 @@ class _Process:
         self.refusal = ""
         #: settings that were reported to have no effect here
         self.reported_settings: set[str] = set()
+        #: what sessions pass to `Session.keep_program`; None: they do not call it
+        self.recovery: RecoveryOptions | None = None
         #: as `gpu_workers` set it; None: one for each GPU, or one
         self.worker_count: int | None = None
 
@@ -84,10 +88,11 @@ def connect(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"connect({address!r}): an address is host:port, for example localhost:9000")
-    from gt.wire.auth import peer_keys, token_for_peer
+    from gt.wire.auth import connection_keys
 
     with _process.lock:
-        opened = open_session(f"tcp://{host}:{port}", peer_keys(token_for_peer()), f"{host}:{port}")
+        keys = connection_keys(host, int(port), CONNECT_TIMEOUT_S)
+        opened = open_session(f"tcp://{host}:{port}", keys, f"{host}:{port}")
         disconnect()
         _process.session = opened
     _warn_about_unread_settings(opened, address)
@@ -167,7 +172,7 @@ def open_session(
 
     interrupts.install()
     opened = Session(name)
-    transport = connect_to(address, keys)
+    transport = connect_to(address, keys, leased=True)
     link = ThreadedLink(transport, opened.handle)
     opened.connection.link, opened.connection.address = link, address
     try:
@@ -183,17 +188,18 @@ def open_session(
         link.close()
         raise
     link.start(opened.outbox.flush_in_background)
+    if _process.recovery is not None:
+        opened.keep_program(_process.recovery)
     return opened
 
 
 def _no_answer(name: str, refused: str, timeout: float) -> GtError:
     if refused:
         return Refused(f"{name}: {refused}")
+    from gt.wire.auth import no_server
+
     host, _, port = name.rpartition(":")
-    return ConnectionLost(
-        f"no GT server answers at {name} after {timeout:g} s; start one with: python -m gt.server -p {port}, "
-        f"and workers with: python -m gt.worker --host {host} -p {port}"
-    )
+    return no_server(host, port, timeout)
 
 
 def _start() -> Session:
@@ -217,17 +223,23 @@ def _start() -> Session:
     return opened
 
 
+def recover_later_sessions(options: RecoveryOptions | None) -> None:
+    """`gt.recovery` for the sessions that are not open yet."""
+    _process.recovery = options
+
+
 def refuse_to_start(reason: str) -> None:
     """From now on the first use of GT in this process raises, where it would start a local system."""
     _process.refusal = reason
 
 
+FORKED = "a forked process cannot use its parent's tensors; its first op starts a new session"
+
+
 def _after_fork() -> None:
     """A forked child has no session: sockets and threads stayed with its parent."""
     if _process.session is not None:
-        _process.session.connection.ended = ConnectionLost(
-            "a forked process cannot use its parent's tensors; its first op starts a new session"
-        )
+        _process.session.connection.ended = ConnectionLost(FORKED)
     _process.session = _process.local = None
     _process.lock = threading.RLock()
 

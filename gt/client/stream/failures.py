@@ -47,6 +47,11 @@ class Failures:
             pending.likely_error = kind(with_site(m.text, m.site))
             self._waiting.setdefault(m.cause, []).append(pending)
 
+    def restart(self) -> None:
+        """The program runs again: its failures since the last snapshot will be reported again, with other causes."""
+        self.unread.clear()
+        self._waiting.clear()
+
     def workers_lost(self, lost: list[WorkerInfo]) -> None:
         """The report that a read waits for will not come, if one of these workers was to send it."""
         who = ", ".join(f"worker {w.id} ({w.device}, pid {w.pid})" for w in lost)

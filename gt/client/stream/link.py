@@ -5,23 +5,22 @@ a queue and takes the turn if it is free; if not, it wakes the holder, who sends
 takes the turn and polls, and hands over what arrives for other threads. A background thread does both when no other
 thread does: it sends words that were not submitted for a moment, and notices the end of the connection.
 
-Ctrl-C may interrupt a wait, but never the sending or the handling of a message: half a message must not go out.
+Ctrl-C may interrupt a wait, but never the sending or the handling of a message: half a message must not go out
+(`gt.wire.interrupts`).
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` converts results to enums, which takes ten times as long
 import contextlib
 import os
-import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Protocol
 
 from gt.errors import ConnectionLost
+from gt.wire import interrupts
 from gt.wire.transport import Connection
 
 #: Seconds that a waiting thread tries to take the turn before it checks again whether its reply is there.
@@ -29,7 +28,6 @@ TURN_CHECK_S = 0.002
 #: Seconds between two rounds of the background thread: while there are words to submit, and the most while there are
 #: none.
 FLUSH_PAUSE_S, IDLE_PAUSE_S = 0.002, 0.02
-_SIGINT = int(signal.SIGINT)
 
 
 class Link(Protocol):
@@ -43,6 +41,7 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
+@interrupts.deferred
 class ThreadedLink:
     def __init__(self, connection: Connection, handle: Callable[[list[bytes]], None]) -> None:
         self._connection, self._handle = connection, handle
@@ -66,6 +65,7 @@ class ThreadedLink:
     # -- sending -------------------------------------------------------------------------
 
     def send(self, frames: list[Any]) -> None:
+        interrupts.install()
         if self._connection.ended:
             raise ConnectionLost(self._connection.ended)
         self._queue.append(frames)
@@ -81,22 +81,30 @@ class ThreadedLink:
                 self._holder = threading.get_ident()
                 self._drain()
             finally:
-                self._holder = 0  # the first step: Ctrl-C is handled only at calls, so none comes before it
-                self._turn.release()
+                self._release()
 
     def _take(self, seconds: float = 0) -> bool:
         """Take the turn. False if another thread has it, or a caller further up in this thread."""
         if self._holder == threading.get_ident():
             return False
-        while self._turn._is_owned():  # type: ignore[attr-defined]
-            self._turn.release()  # an interrupt came just after it was taken, or just before it was released
-        return self._turn.acquire(timeout=seconds) if seconds else self._turn.acquire(blocking=False)
+        if not seconds:
+            return self._turn.acquire(blocking=False)
+        try:
+            return self._take_within(seconds)
+        except BaseException:
+            if self._turn._is_owned():  # type: ignore[attr-defined]
+                self._turn.release()  # an interrupt came just after it was taken
+            raise
+
+    @interrupts.interruptible
+    def _take_within(self, seconds: float) -> bool:
+        return self._turn.acquire(timeout=seconds)
+
+    def _release(self) -> None:
+        self._holder = 0
+        self._turn.release()
 
     def _drain(self) -> None:
-        if self._queue:
-            _uninterrupted(self._send_queue)
-
-    def _send_queue(self) -> None:
         while self._queue:
             self._connection.send(self._queue[0])
             self._queue.popleft()
@@ -111,6 +119,7 @@ class ThreadedLink:
     # -- receiving -----------------------------------------------------------------------
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        interrupts.install()
         deadline = None if timeout is None else time.monotonic() + timeout
         while not ready():
             if self._connection.ended or self._closed.is_set():
@@ -123,8 +132,7 @@ class ThreadedLink:
                     if not ready():
                         self._once(100)
                 finally:
-                    self._holder = 0  # the first step: Ctrl-C is handled only at calls, so none comes before it
-                    self._turn.release()
+                    self._release()
                 self._push()
         return True
 
@@ -132,7 +140,7 @@ class ThreadedLink:
         """With the turn: send what is queued, then receive what arrives."""
         self._drain()
         if self._connection.wait(milliseconds):
-            _uninterrupted(self._receive)
+            self._receive()
         if self._woken:
             self._woken = False
             with contextlib.suppress(BlockingIOError):
@@ -157,8 +165,7 @@ class ThreadedLink:
                         if not self._closed.is_set():
                             self._once(0)
                     finally:
-                        self._holder = 0  # the first step: Ctrl-C is handled only at calls, so none comes before it
-                        self._turn.release()
+                        self._release()
             except ConnectionLost:
                 pause = IDLE_PAUSE_S
 
@@ -174,19 +181,3 @@ class ThreadedLink:
             self._connection.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
-
-
-def _uninterrupted(act: Callable[[], None]) -> None:
-    """Run ``act``; Ctrl-C is handled after it."""
-    before = _signal.getsignal(_SIGINT) if threading.current_thread() is threading.main_thread() else None
-    if not callable(before):  # not the main thread, or Ctrl-C has no Python handler
-        act()
-        return
-    interrupts: list[tuple[int, FrameType | None]] = []
-    _signal.signal(_SIGINT, lambda number, frame: interrupts.append((number, frame)))
-    try:
-        act()
-    finally:
-        _signal.signal(_SIGINT, before)
-    if interrupts:
-        before(*interrupts[0])

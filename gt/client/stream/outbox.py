@@ -26,8 +26,9 @@ from gt.client.stream.server_connection import ServerConnection
 from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS, Templates
 from gt.errors import GtError
 from gt.ops import Signature
-from gt.wire.codec import definition, encode
-from gt.wire.messages import Cancel, Submit
+from gt.wire import interrupts
+from gt.wire.codec import announced_weight, definition, encode
+from gt.wire.messages import Cancel, Configure, Submit
 from gt.wire.structures import Definition
 from gt.wire.words import MAX_FRAGMENT_WORDS, MAX_SUBMIT_WORDS, RESET, WINDOW_WORDS
 
@@ -41,6 +42,7 @@ MAX_FREED = 4096
 CREDIT_CHECK_S = 3.0
 
 
+@interrupts.deferred
 class Outbox:
     """The words of one session that are not yet submitted, and how many of the submitted ones the workers finished."""
 
@@ -61,9 +63,12 @@ class Outbox:
         self.lock = threading.RLock()
         #: signatures that are not announced yet
         self._definitions: list[Definition] = []
+        #: bytes of signatures: all since `forget_codes`, and those that are not announced yet
+        self.defined_bytes = self._unannounced = 0
         #: code -> its signature, and the signal it is emitted under
         self.announced_codes: dict[int, tuple[Signature, str]] = {}
-        self._serial = 0
+        #: the number of submissions
+        self.serial = 0
         #: a submission of which it is not certain that it was sent: an interrupt came
         self._staged: list[Any] | None = None
         #: weights in words: submitted in all, and finished by the workers
@@ -102,13 +107,20 @@ class Outbox:
 
     def define(self, code: int, signature: Signature, signal: str) -> None:
         """Announce, with the next submission, what a code stands for."""
-        self._definitions.append(definition(code, signature, signal))
+        if self._unannounced >= WINDOW_WORDS // 2:
+            self.flush()
+        announced = definition(code, signature, signal)
+        nbytes = len(encode(announced))
+        self._definitions.append(announced)
+        self.defined_bytes += nbytes
+        self._unannounced += nbytes
         self.announced_codes[code] = signature, signal
 
     def forget_codes(self, oldest: int) -> None:
         """Every call needs a new code from here on. The workers drop the codes below ``oldest``, and the fragments
         that use them."""
         self.announced_codes = {}
+        self.defined_bytes = 0
         with self.lock:
             self.templates.clear()
         self.extend((RESET, oldest))
@@ -136,21 +148,22 @@ class Outbox:
 
     def full(self) -> None:
         """There are ``limit`` words. Submit them, unless they begin like a known stretch: then raise the limit."""
-        templates, count = self.templates, len(self.words)
+        # a copy: the background thread may submit the words meanwhile
+        templates, words = self.templates, self.words[:]
         if self.recorder is not None:
             self.flush()
             return
         if templates.period:
-            if count == templates.period:
+            if len(words) == templates.period:
                 self._cut(())
                 return
             templates.period = 0
         else:
-            if templates.matches(self.words):
+            if templates.matches(words):
                 self._cut(())
                 self.limit = self.batch
                 return
-            if expected := templates.expected_length(self.words, 1):
+            if expected := templates.expected_length(words, 1):
                 self.limit = expected
                 return
         self.limit = self.batch
@@ -189,6 +202,7 @@ class Outbox:
             self.cut()
 
     def _cut(self, rest: tuple[Any, ...]) -> None:
+        interrupts.install()
         templates, compile = self.templates, scope.innermost().compile
         with self.lock:
             if self.freed_late:
@@ -249,8 +263,9 @@ class Outbox:
 
     def _may_become_fragment(self) -> bool:
         """Do the words begin like a known stretch, and did more arrive lately?"""
-        count = len(self.words)
-        if not (count <= self.templates.period or count <= self.templates.expected_length(self.words)):
+        words = self.words[:]  # a copy: another thread may submit them meanwhile
+        count = len(words)
+        if not (count <= self.templates.period or count <= self.templates.expected_length(words)):
             return False
         self._same_count = 0 if count != self._last_count else self._same_count + 1
         self._last_count = count
@@ -263,12 +278,13 @@ class Outbox:
             self._submit()
         return not self.words
 
-    def send_in_order(self, frames: list[Any]) -> None:
-        """Send another message after everything that was emitted so far."""
+    def configure(self, message: Configure) -> None:
+        """Send a configuration after everything that was emitted so far."""
         self.flush()
         with self.lock:
             self._submit()
-            self._connection.send(frames)
+            self.sent += message.weight
+            self._connection.send([encode(message)])
 
     def acknowledge(self, finished: int) -> None:
         """The workers have finished this weight in all, in words."""
@@ -277,6 +293,7 @@ class Outbox:
     # -- one submission ------------------------------------------------------------------
 
     def _submit(self) -> None:
+        interrupts.install()
         self._connection.check_open()
         with self.lock:
             if self._staged is not None:  # an interrupt came before we knew that it was sent
@@ -292,13 +309,15 @@ class Outbox:
             stream = [*[-id for id in freed_between[:freed]], *submitted] if freed else submitted
             # counted from the words themselves: another thread may be in the middle of emitting
             weight = len(stream) + self._extra + sum([len(word) >> 3 for word in stream if type(word) is bytes])
-            frames = [encode(Submit(self._serial + 1, definitions, stream, weight, fragments))]
+            if definitions or fragments:
+                weight += announced_weight(definitions, fragments)
+            frames = [encode(Submit(self.serial + 1, definitions, stream, weight, fragments))]
             defined, learned = len(definitions), len(fragments)
             # No call from here to the deletion: an interrupt or another thread comes before all of it or after it.
             self._staged = frames
-            self._serial += 1
+            self.serial += 1
             self.sent += weight
-            self._inline = self._extra = 0
+            self._inline = self._extra = self._unannounced = 0
             del words[:count], freed_between[:freed], self._definitions[:defined], self.templates.unannounced[:learned]
             self._connection.send(frames)
             self._staged = None

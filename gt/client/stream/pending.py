@@ -27,6 +27,13 @@ class PendingValue:
         #: the workers that have not answered
         self._missing: set[int] = set()
 
+    def restart(self) -> None:
+        """Forget what has arrived: the value is sent again, perhaps by other workers."""
+        self.buffer, self.received, self.likely_error = None, 0, None
+        self._incoming.clear()
+        self._blocks = None
+        self._missing = set()
+
     def expect(self, m: Blocks) -> None:
         """The dispatcher announces which workers send the value, and which block each of them sends."""
         self._missing = set(m.workers)

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 from typing import Any
 
 from gt.client.stream.failures import Failures
 from gt.client.stream.pending import PendingFromEach, PendingValue
 from gt.client.stream.progress import SILENT_WAIT_S, wait_with_progress
 from gt.client.stream.server_connection import ServerConnection
-from gt.errors import RemoteError, WorkerLost
+from gt.errors import ConnectionLost, RemoteError, WorkerLost
+from gt.wire import interrupts
 from gt.wire.codec import encode
 from gt.wire.event_messages import Listening
-from gt.wire.messages import Answer, Blocks, Checked, ChunkTaken, Located, NoValue, Trace, ValueChunk, ValueInline
+from gt.wire.messages import (
+    Answer,
+    Blocks,
+    Checked,
+    ChunkTaken,
+    Located,
+    NoValue,
+    Trace,
+    ValueChunk,
+    ValueInline,
+    ValuesTaken,
+)
 from gt.wire.shared import SharedRings
 from gt.wire.structures import SharedRange
+from gt.wire.words import MAX_UNTAKEN_BYTES, counted_bytes
 
 #: Seconds that a read waits for the reason of a failure, once another worker has reported that there was a failure.
 FAILURE_DETAIL_TIMEOUT_S = 3.0
 
 
+@interrupts.deferred
 class Replies:
     def __init__(self, connection: ServerConnection, failures: Failures) -> None:
         self._connection, self._failures = connection, failures
@@ -29,6 +45,9 @@ class Replies:
         #: reads that nobody waits for any more, and that the server does not know of
         self.abandoned: list[int] = []
         self._rings = SharedRings()
+        #: the counted bytes of reads that have ended and that the server does not know of
+        self._taken = 0
+        self._taking = threading.Lock()
 
     # -- asking --------------------------------------------------------------------------
 
@@ -52,20 +71,40 @@ class Replies:
             raise
         finally:
             del self.pending[request]
+            self._take(pending.nbytes)
         return pending
+
+    def _take(self, nbytes: int) -> None:
+        """A read of a value of this size has ended. Report it from time to time: until then it counts as open."""
+        with self._taking:
+            self._taken += counted_bytes(nbytes)
+            taken = self._taken
+            if taken < MAX_UNTAKEN_BYTES // 8:
+                return
+            self._taken = 0
+        if (link := self._connection.link) is not None:
+            with contextlib.suppress(ConnectionLost):
+                link.send([encode(ValuesTaken(taken))])
 
     def abandon(self, request: int) -> None:
         """Ignore the reply when it arrives."""
-        self.pending.pop(request, None)
+        pending = self.pending.pop(request, None)
         self.abandoned.append(request)
+        if pending is not None:
+            self._take(pending.nbytes)
 
     def ask(self, kind: Any, *fields: Any, timeout: float | None = None) -> Any:
         """Send a question, and return the answer; None after ``timeout`` seconds."""
+        answers = self.begin_to_ask(kind, *fields)
+        return answers[0] if self._connection.wait(lambda: bool(answers), timeout) else None
+
+    def begin_to_ask(self, kind: Any, *fields: Any) -> list[Any]:
+        """Send a question; the answer will be put into the list."""
         request = self._next_request()
         answers: list[Any] = []
         self.pending[request] = answers
         self._connection.send([encode(kind(request, *fields))])
-        return answers[0] if self._connection.wait(lambda: bool(answers), timeout) else None
+        return answers
 
     def trace(self, begin: bool) -> dict[int, bytes]:
         """Begin or end a trace. Returns what each worker that takes part sends back: worker -> bytes."""
@@ -120,6 +159,12 @@ class Replies:
     def answer(self, m: Answer | Located | Listening, frames: object) -> None:
         if (answers := self.pending.pop(m.request, None)) is not None:
             answers.append(m)
+
+    def restart(self, requests: list[int]) -> None:
+        """The values of these reads are sent again."""
+        for request in requests:
+            if (pending := self.pending.get(request)) is not None:
+                pending.restart()
 
     def workers_lost(self) -> None:
         """Release the shared memory of workers that are gone."""

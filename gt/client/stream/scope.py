@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+#: Stands for a signal that is known only when an instruction is emitted; `signal` looks it up.
+LOOKED_UP = "@looked_up"
 
 
 class Entered(NamedTuple):
@@ -41,6 +44,15 @@ class _ThreadScope(threading.local):
 
 
 thread = _ThreadScope()
+#: called after a thread's stack has changed
+on_change: list[Callable[[], None]] = []
+#: returns the signal in force in place of `LOOKED_UP`; the device of torch sets it
+look_up: Callable[[], str] = str
+
+
+def signal() -> str:
+    """The signal that this thread's next instruction is emitted under."""
+    return look_up() if thread.signal == LOOKED_UP else thread.signal
 
 
 def innermost() -> Entered:
@@ -54,6 +66,8 @@ def replace(stack: tuple[Entered, ...]) -> None:
         active += len(stack) - len(thread.stack)
     thread.stack = stack
     thread.signal, thread.backward = innermost()[1:3]
+    for callback in on_change:
+        callback()
 
 
 @contextlib.contextmanager

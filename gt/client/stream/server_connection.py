@@ -13,16 +13,22 @@ from typing import Any
 
 from gt.client.stream.link import Link
 from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers
+from gt.wire import interrupts
 from gt.wire.codec import encode
 from gt.wire.messages import Bye
 from gt.wire.structures import WorkerInfo
 
+#: (seconds to wait for a new worker when one is lost, seconds between two snapshots)
+RecoveryOptions = tuple[float, float]
 #: Seconds to wait for a first worker before an instruction is refused.
 FIRST_WORKER_TIMEOUT_S = 3.0
 #: How many submissions after an interrupt are followed by a `Cancel`, unless a read is answered before.
 CANCELS_AFTER_INTERRUPT = 16
+#: What errors about tensors of an ended session say.
+SESSION_ENDS = "gt.gpu_workers and gt.connect begin a new session: call them before the first tensor"
 
 
+@interrupts.deferred
 class ServerConnection:
     def __init__(self, name: str) -> None:
         #: how the server was reached, for messages
@@ -30,6 +36,10 @@ class ServerConnection:
         #: "tcp://host:port" or "unix:path"; empty if there are no sockets
         self.address = ""
         self.workers: list[WorkerInfo] = []
+        #: the arguments of `gt.recovery`; None: the server does not keep the program
+        self.recovery: RecoveryOptions | None = None
+        #: the numbers of lost workers in whose places the server puts others
+        self.replaced: set[int] = set()
         self.link: Link | None = None
         #: why the session is over; None while it is open
         self.ended: GtError | None = None
@@ -40,8 +50,14 @@ class ServerConnection:
         #: (begin, end) of the waits of this client, in nanoseconds, while it listens to its events
         self.waits: deque[tuple[int, int]] | None = None
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the server has other users, so that its workers open no files."""
+        return self.address.startswith("tcp:")
+
     def worker_ids(self) -> list[int]:
-        return [worker.id for worker in self.workers]
+        """The numbers that signals may name."""
+        return sorted({worker.id for worker in self.workers} | self.replaced)
 
     def check_open(self) -> None:
         """Raise the reason why the session is over, if it is."""
@@ -100,7 +116,7 @@ class ServerConnection:
         if link is None:
             return False
         if self.ended is None:
-            self.ended = ConnectionLost("this session was disconnected, and its tensors went with it")
+            self.ended = ConnectionLost(f"this session was disconnected, and its tensors went with it; {SESSION_ENDS}")
             with contextlib.suppress(ConnectionLost):
                 link.send([encode(Bye())])
         link.close()

@@ -22,7 +22,7 @@ from gt.client.stream.failures import Failures
 from gt.client.stream.outbox import Outbox
 from gt.client.stream.pending import PendingValue
 from gt.client.stream.replies import Replies
-from gt.client.stream.server_connection import ServerConnection
+from gt.client.stream.server_connection import RecoveryOptions, ServerConnection
 from gt.client.stream.signatures import Signatures
 from gt.client.stream.templates import Templates
 from gt.client.stream.uploads import Uploads
@@ -30,6 +30,7 @@ from gt.errors import ClusterError, CompileError, ConnectionLost, Refused
 from gt.ops import Signature
 from gt.say import warn
 from gt.types import TensorType
+from gt.wire import interrupts
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.event_messages import BatchTaken, DescribeSites, EventBatch, Listen, Listening, Sites
 from gt.wire.messages import (
@@ -51,6 +52,7 @@ from gt.wire.messages import (
     ValueInline,
     Welcome,
 )
+from gt.wire.recovery_messages import Recover, Restarted, SnapshotTaken
 from gt.wire.structures import WorkerStats
 from gt.wire.words import FETCH, MAX_INLINE_BYTES
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from gt.launch.dashboard import DashboardProcess
 
 
+@interrupts.deferred
 class Session:
     def __init__(self, name: str = "") -> None:
         configuration.prepare()
@@ -84,6 +87,7 @@ class Session:
             Refusal: self._refused,
             Heartbeat: lambda m, frames: None,
             Roster: self._roster,
+            Restarted: self._restarted,
             Notice: lambda m, frames: warn(m.text),
             Credit: lambda m, frames: outbox.acknowledge(m.done),
             FailureReport: lambda m, frames: failures.report(m),
@@ -92,9 +96,7 @@ class Session:
             ValueInline: replies.inline,
             ValueChunk: replies.chunk,
             NoValue: replies.no_value,
-            Answer: replies.answer,
-            Located: replies.answer,
-            Listening: replies.answer,
+            **dict.fromkeys((Answer, Located, Listening, SnapshotTaken), replies.answer),
             EventBatch: self._events,
             DescribeSites: self._describe_sites,
             ChunkTaken: uploads.taken,
@@ -144,6 +146,11 @@ class Session:
         self.connection.check_open()
         self.connection.require_worker()
         return self.uploads.send(data)
+
+    def keep_program(self, options: RecoveryOptions) -> None:
+        """Let the server keep the program, and run it again when a worker is lost. Before the first instruction."""
+        self.connection.recovery = options
+        self.connection.send([encode(Recover(*options))])
 
     # -- questions -----------------------------------------------------------------------
 
@@ -196,6 +203,7 @@ class Session:
 
     def _welcome(self, m: Welcome, frames: object) -> None:
         self.id, self.connection.workers, self.settings_on_server = m.id, m.workers, m.settings
+        self.signatures.limit(m.definitions)
 
     def _refused(self, m: Refusal, frames: object) -> None:
         self.connection.end(Refused(f"the server refused this connection: {m.reason}"))
@@ -218,7 +226,16 @@ class Session:
         if lost := [worker for worker in self.connection.workers if worker not in m.workers]:
             self.replies.workers_lost()
             self.failures.workers_lost(lost)
+            if self.connection.recovery is not None:
+                self.connection.replaced.update(worker.id for worker in lost)
         self.connection.workers = m.workers
+
+    def _restarted(self, m: Restarted, frames: object) -> None:
+        """A worker was lost, and the server runs the program again: these reads get their values from the beginning,
+        and failures are reported again."""
+        self.replies.restart(m.requests)
+        self.failures.restart()
+        self._reply(Restarted([]))
 
     # -- the end -------------------------------------------------------------------------
 

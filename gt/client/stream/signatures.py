@@ -16,9 +16,9 @@ from gt.client.stream.server_connection import ServerConnection
 from gt.ops import Op, Signature, sign
 from gt.say import topic
 from gt.types import TensorType
-from gt.wire.codec import encode
+from gt.wire import interrupts
 from gt.wire.messages import Configure
-from gt.wire.words import FIRST_CODE
+from gt.wire.words import FIRST_CODE, MAX_DEFINED_BYTES
 
 #: At this many signatures all are forgotten, so that a program with ever new shapes does not fill the memory.
 MAX_SIGNATURES = 20_000
@@ -31,6 +31,7 @@ Coded = tuple[int, TensorType, Signature]
 Table = dict[tuple[Any, ...], Coded]
 
 
+@interrupts.deferred
 class Signatures:
     """The tables of one session."""
 
@@ -42,6 +43,8 @@ class Signatures:
         self.plain: Table = {}
         #: signal -> its table; a signal that is not configured has the plain one
         self.tables: dict[str, Table] = {"": self.plain}
+        #: what others keep for calls that they repeat; it holds codes, so it is forgotten with them
+        self.plans: dict[tuple[Any, ...], Any] = {}
         #: the configuration that the codes in the tables belong to; None before the first call
         self._configured: configuration.Configuration | None = None
         #: the last configuration that was sent
@@ -49,6 +52,8 @@ class Signatures:
         self._next_code = itertools.count(FIRST_CODE).__next__
         #: where the codes of the current signatures begin
         self._oldest_code = FIRST_CODE
+        #: the most signatures that a quota of the server allows
+        self._quota = MAX_SIGNATURES
         self._log = topic("GT_DEBUG_CLIENT")
         with _all_lock:
             _all.add(self)
@@ -56,7 +61,11 @@ class Signatures:
     def active(self) -> Table:
         """The table for calls that this thread makes now."""
         table = self.tables.get(scope.thread.signal)
-        return self._new_table(scope.thread.signal) if table is None else table
+        return self._find_table(scope.signal()) if table is None else table
+
+    def _find_table(self, signal: str) -> Table:
+        table = self.tables.get(signal)
+        return self._new_table(signal) if table is None else table
 
     def _new_table(self, signal: str) -> Table:
         table: Table = {}
@@ -73,21 +82,32 @@ class Signatures:
         self._connection.check_open()
         if self._configured is not configuration.current:
             self._configure()
-        if len(self._outbox.announced_codes) >= MAX_SIGNATURES:
+        outbox = self._outbox
+        if (
+            len(outbox.announced_codes) >= min(self._quota, MAX_SIGNATURES)
+            or outbox.defined_bytes >= MAX_DEFINED_BYTES // 4
+        ):
             self._forget()
         table = self.active()
-        signal = "" if table is self.plain else scope.thread.signal
+        signal = "" if table is self.plain else scope.signal()
         code = self._next_code()
-        self._outbox.define(code, signature, signal)
+        outbox.define(code, signature, signal)
         self.by_code[code] = signature
         coded = table[(op, attrs, into, *types)] = code, signature.outs[0], signature
         if self._log:
             self._log(f"{code} = {signature}" + (f" under {signal}" if signal else ""))
         return coded
 
+    def limit(self, quota: int) -> None:
+        """Keep within a quota of the server; 0: there is none. The server still has the two generations before when the
+        first new ones arrive."""
+        if quota:
+            self._quota = max(1, quota // 4)
+
     def forget_tables(self) -> None:
         """Every call needs a new code from here on."""
         self.plain.clear()
+        self.plans.clear()
         self.tables = {"": self.plain}
 
     def _forget(self) -> None:
@@ -107,7 +127,7 @@ class Signatures:
             if self._outbox.announced_codes:
                 self._forget()
             self._announced = now.message(self._connection.worker_ids())
-            self._outbox.send_in_order([encode(self._announced)])
+            self._outbox.configure(self._announced)
         self._configured = now
 
     def _check_signal(self, name: str) -> None:

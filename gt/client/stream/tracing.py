@@ -55,7 +55,8 @@ def _listened(client: Session, name: str, temporary: str) -> Iterator[None]:
 
     if client.event_sink is not None:
         raise GtError(
-            f"gt.debug.trace({name!r}): this session is recorded by gt.debug.explain_last_step; end that first"
+            f"gt.debug.trace({name!r}): this session is recorded by gt.debug.explain_last_step; end that first, "
+            "by gt.debug.explain_last_step(stop=True)"
         )
     client.connection.require_worker()
     tables: list[EventTable] = []

@@ -8,12 +8,14 @@ from functools import partial
 
 from gt.client.stream.server_connection import ServerConnection
 from gt.errors import GtError
+from gt.wire import interrupts
 from gt.wire.codec import encode
 from gt.wire.messages import Chunk, ChunkTaken
 from gt.wire.shared import host_identity
 from gt.wire.transfers import Channel, Outgoing
 
 
+@interrupts.deferred
 class Uploads:
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -23,6 +25,7 @@ class Uploads:
 
     def send(self, data: memoryview) -> int:
         """Send the value and return the number of the transfer. Waits until the last chunk is sent."""
+        interrupts.install()
         with self._lock:
             self._count += 1
             outgoing = Outgoing(self._count, data, self._channel, self._shares_memory())
@@ -48,7 +51,7 @@ class Uploads:
         return sent
 
     def _shares_memory(self) -> bool:
-        host = host_identity()
+        host = "" if self._connection.recovery is not None else host_identity()
         return bool(host) and all(worker.host == host for worker in self._connection.workers)
 
     def taken(self, m: ChunkTaken, frames: object) -> None:

@@ -10,16 +10,19 @@ the base the values go. So aliasing works as in torch, no matter on which worker
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gt.client.stream import scope, sites
+from gt.client.stream import configuration, scope, sites
 from gt.client.stream.session import Session
 from gt.client.stream.signatures import Coded
 from gt.client.tensor import tape
+from gt.client.tensor.element_reads import element
 from gt.client.tensor.operands import MAX_INT, MIN_INT, number_type, operand_error, session_error, session_of, words_of
 from gt.client.tensor.tensor import Tensor, View, ViewStep, fresh, on_cell
 from gt.ops import OPS, Attrs, Op
 from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
+from gt.wire.interrupts import deferred
 
 PLACED = OPS["placed"]
 
@@ -37,6 +40,7 @@ class ViewRecipe:
         #: the base's version that the view's value was computed from
         self.version = base._cell.version
 
+    @deferred
     def refresh(self, x: Tensor) -> None:
         """Compute the view's value again, if its base was written since."""
         if self.version == self.base._cell.version:
@@ -54,7 +58,12 @@ class ViewRecipe:
         x._cell = value._cell
         self.version = self.base._cell.version
 
+    def element(self, x: Tensor) -> Any:
+        """See `gt.client.tensor.element_reads`."""
+        return element(x)
 
+
+@deferred
 def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit one instruction with one result. This is the hot path: every step counts in nanoseconds."""
     if (count := len(operands)) == 1 and isinstance(operands[0], Tensor):
@@ -97,6 +106,7 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     return result
 
 
+@deferred
 def unary(op: Op, a: Tensor, attrs: Attrs = ()) -> Tensor:
     """`call` for one operand, a tensor."""
     if casting is not None:
@@ -122,6 +132,7 @@ def unary(op: Op, a: Tensor, attrs: Attrs = ()) -> Tensor:
     return result
 
 
+@deferred
 def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     """`call` for a tensor and a second operand. Raises KeyError if that is neither a tensor nor a number."""
     if casting is not None:
@@ -164,6 +175,7 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     return result
 
 
+@deferred
 def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Tensor, ...]:
     """`call` for an op with several results."""
     if casting is not None:
@@ -183,6 +195,7 @@ def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Ten
     return result
 
 
+@deferred
 def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit an op whose first operand is ``target`` and whose result is written into it."""
     if target._view is not None:
@@ -215,6 +228,7 @@ def _as_it_was(target: Tensor) -> Tensor:
     return result
 
 
+@deferred
 def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], attrs: Attrs = ()) -> None:
     """`call_into` for several targets at once, without a gradient: an optimizer step."""
     session = targets[0]._cell.session
@@ -236,14 +250,23 @@ def create(op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session) ->
     return _created(coded, operands, session)
 
 
+def uploading() -> AbstractContextManager[None]:
+    """A context in which tensors are placed as the configuration places uploads, unless there is a signal already."""
+    signal = configuration.current.uploads
+    return scope.under(signal) if signal and not scope.thread.signal else nullcontext()
+
+
+@deferred
 def upload(data: memoryview, type: TensorType, session: Session) -> Tensor:
     """A tensor of these bytes; they may change as soon as this returns."""
     attrs = (("shape", type.shape), ("dtype", type.dtype.name))
     # The code first: defining it may flush the outbox, and the bytes must be counted with the words they are sent with.
-    coded = coded_call(session, OPS["upload"], attrs, (BYTES,), False)
+    with uploading():
+        coded = coded_call(session, OPS["upload"], attrs, (BYTES,), False)
     return _created(coded, (session.upload(data),), session)
 
 
+@deferred
 def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, session: Session) -> tuple[Tensor, ...]:
     """Emit an op whose first operand is bytes, without a gradient."""
     types, words = words_of(op, session, operands)
@@ -260,6 +283,7 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
     return result
 
 
+@deferred
 def _created(coded: Coded, operands: tuple[Any, ...], session: Session) -> Tensor:
     """Emit a coded call whose operands are words already."""
     outbox = session.outbox
@@ -306,6 +330,7 @@ def placed(x: Tensor, signal: str) -> Tensor:
         return call(PLACED, (x,), (("signal", signal),))
 
 
+@deferred
 def place_by(x: Tensor, signal: str) -> None:
     """Move x to where the signal places it. Its value, version and history stay the same."""
     if x._view is not None:
@@ -353,7 +378,10 @@ def put(x: Tensor, steps: tuple[ViewStep, ...], value: Any) -> None:
     """Write a value into the view of x that the steps make."""
     base, steps = (x, steps) if x._view is None else (x._view.base, (*x._view.chain, *steps))
     chain, starts = _as_attribute(steps)
+    before = base._node
     call_into(OPS["put_view"], base, (value, *starts), (("chain", chain),))
+    if base._node is not before:
+        tape.free_after_backward(base)
 
 
 def _as_attribute(steps: tuple[ViewStep, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.client.stream.server_connection import SESSION_ENDS
 from gt.client.stream.session import Session
 from gt.client.tensor import foreign
 from gt.client.tensor.tensor import Tensor
@@ -63,5 +64,5 @@ def operand_error(op: Op, x: Any) -> DTypeError:
 def session_error(session: Session, other: Session) -> ClusterError:
     one, two = session.connection, other.connection
     if one.ended is not None or two.ended is not None:
-        return ClusterError("a tensor of a session that has ended cannot be used any more")
+        return ClusterError(f"a tensor of a session that has ended cannot be used any more; {SESSION_ENDS}")
     return ClusterError(f"tensors of two sessions cannot be used together: {one.name} and {two.name}")

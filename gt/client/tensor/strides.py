@@ -42,6 +42,18 @@ def _chain_strides(shape: Shape, chain: tuple[tuple[Op, Attrs], ...]) -> Shape:
     return strided[1]
 
 
+def offset_of(x: Tensor) -> int:
+    """The distance in elements between the first element of x and the first one of its base, as torch would have it."""
+    if x._view is None:
+        return 0
+    strided, offset = (x._view.base._type.shape, contiguous_strides(x._view.base._type.shape)), 0
+    for op, attrs, starts in x._view.chain:
+        if op in _OFFSET_RULES:
+            offset = _OFFSET_RULES[op](offset, strided[1], starts, **dict(attrs))
+        strided = _STRIDE_RULES[op](*strided, **dict(attrs))
+    return offset
+
+
 def contiguous_strides(shape: Shape) -> Shape:
     return tuple(accumulate((max(n, 1) for n in shape[:0:-1]), lambda a, b: a * b, initial=1))[::-1] if shape else ()
 
@@ -110,6 +122,18 @@ _STRIDE_RULES: dict[Op, Callable[..., Strided]] = {
     IMAG: _part,
     AS_REAL: lambda shape, strides: ((*shape, 2), (*(2 * n for n in strides), 1)),
     AS_COMPLEX: lambda shape, strides: (shape[:-1], tuple(n // 2 for n in strides[:-1])),
+}
+
+#: (offset, strides, starts of slices, attributes) -> new offset; other views begin at the same element
+_OFFSET_RULES: dict[Op, Callable[..., int]] = {
+    SLICE: lambda offset, strides, starts, *, items: offset + sum(a * b for a, b in zip(starts, strides, strict=True)),
+    DIAGONAL: lambda first, strides, _, *, offset, dim1, dim2: (
+        first + (offset * strides[dim2] if offset >= 0 else -offset * strides[dim1])
+    ),
+    REAL: lambda offset, *_: 2 * offset,
+    IMAG: lambda offset, *_: 2 * offset + 1,
+    AS_REAL: lambda offset, *_: 2 * offset,
+    AS_COMPLEX: lambda offset, *_: offset // 2,
 }
 
 

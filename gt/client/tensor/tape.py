@@ -122,9 +122,9 @@ class Node:
         self.number = _next_number()
         #: the signal that its gradients are emitted under; "": the one in force during the backward pass
         self.signal = scope.thread.backward if scope.active else ""
-        #: (results, operands): for each a `SavedTensor`, a number, or the type of a tensor that is not saved.
-        #: None after a backward pass has freed them
-        self.saved: tuple[list[Any], list[Any]] | None = None
+        #: (results, operands): for each a `SavedTensor`, a number, or the type of a tensor that is not saved; and
+        #: whether a gradient uses any value. None after a backward pass has freed the values
+        self.saved: tuple[list[Any], list[Any], bool] | None = None
         self.hooks: dict[int, list[Any]] = {}
 
     @property
@@ -152,7 +152,7 @@ class Node:
         ``edges``: those of its edges that need a gradient; None: all. ``values``: what `saved_values` returned.
         """
         results, operands = values or self.saved_values()
-        if not retain_graph:
+        if not retain_graph and self.saved is not None and self.saved[2]:
             self.saved = None
         edges = self.edges if edges is None else edges
         single = len(self.out_types) == 1
@@ -274,7 +274,7 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
             saved_operands.append(save(x, edges[k]) if k in needed_operands else x._type)
         else:
             saved_operands.append(x)
-    node.saved = saved_results, saved_operands
+    node.saved = saved_results, saved_operands, bool(needed_results or needed_operands)
 
 
 def edge_of(x: Any) -> Edge | None:
@@ -325,6 +325,13 @@ def needs_old_target(op: Op, operands: tuple[Any, ...]) -> bool:
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
     needs = tuple(r is not None and edge_of(x) is not None for x, r in zip(operands, rules, strict=False))
     return any(needs) and 0 in _needed_values(op, needs)[1]
+
+
+def free_after_backward(target: Tensor) -> None:
+    """The last op of this tensor is a write into a view: no two backward passes go through it, as in torch."""
+    node = target._node
+    if isinstance(node, Node) and node.saved is not None:
+        node.saved = (*node.saved[:2], True)
 
 
 def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gt.client.stream import recorder
-from gt.client.stream.interrupts import rerun_after_interrupt
 from gt.client.stream.session import Session
 from gt.client.tensor.foreign import torch_function
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.missing import Missing
 from gt.ops import Attrs, Op
 from gt.types import DType, Size, TensorType
+from gt.wire.interrupts import deferred
 from gt.wire.words import MAX_SUBMIT_WORDS
 
 #: With fewer words in the outbox, a freed tensor becomes one of them at once.
@@ -42,6 +42,7 @@ class View(Protocol):
     version: int
 
     def refresh(self, x: Tensor) -> None: ...
+    def element(self, x: Tensor) -> Any: ...
 
 
 class Cell:
@@ -54,9 +55,9 @@ class Cell:
         #: how often it was written in place
         self.version = 0
 
+    @deferred
     def __del__(self) -> None:
-        """Free the value. An interrupt may come at any call in here, and nowhere else. The last step, which frees the
-        value, is no call, so after an interrupt the destructor can run again (`gt.client.stream.interrupts`)."""
+        """Free the value."""
         try:
             outbox = self.session.outbox
             words = outbox.words
@@ -68,9 +69,6 @@ class Cell:
                 outbox.freed_late += (self.id,)
         except AttributeError:  # the constructor was interrupted
             pass
-
-
-rerun_after_interrupt(Cell.__del__)
 
 
 class Tensor(Declared):
@@ -187,6 +185,8 @@ class Tensor(Declared):
         """The value of a tensor of one element, as a Python number. Waits for the workers."""
         if self._type.numel != 1:
             raise ShapeError(f"item(): a tensor of {self._type.numel} elements is no single number")
+        if self._view is not None and (value := self._view.element(self)) is not None:
+            return value.item()
         return self._readable().item()
 
     def tolist(self) -> Any:
@@ -252,7 +252,10 @@ class Tensor(Declared):
     __hash__ = object.__hash__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a tensor lives on a worker and cannot be pickled; save its .numpy()")
+        raise TypeError(
+            "a tensor lives on a worker and cannot be pickled; gt.save saves it, a state_dict or a module, "
+            "and .numpy() gives an array"
+        )
 
 
 def fresh(id: int, session: Session, type: TensorType) -> Tensor:

@@ -3,6 +3,7 @@
 const MAX_AGE_US = 90e6;      // how much of the task stream is kept
 const MAX_LOADS = 600;        // how many seconds of memory are kept
 const MAX_HELD = 500;         // how many messages wait while the page is paused
+const CONFIRMED_AT_ONCE = 10; // how many messages are confirmed by one
 
 // The bars of a worker's lane, in the order of their starts. A bar is an array with these fields:
 const WORKER = 0, LANE = 1, START = 2, END = 3, FAMILY = 4, BUSY = 5, COUNT = 6, LABEL = 7, SITE = 8, CLIENT = 9;
@@ -12,7 +13,7 @@ const known = {};
 function forget() {
   Object.assign(known, {
     lanes: new Map(), families: [], labels: new Map(), sites: new Map(), loads: [], load: null,
-    inspection: {}, lost: "", missed: 0, now: 0, heard: 0, last: 0,
+    inspection: {}, lost: "", missed: 0, dropped: 0, now: 0, heard: 0, last: 0,
   });
 }
 forget();
@@ -36,6 +37,7 @@ const receive = {
   tick(message, past) {
     known.families = message.families;
     known.missed = message.missed;
+    known.dropped = message.dropped;
     if (!past) { known.now = message.now; known.heard = performance.now(); }
     addTexts(message);
     for (const bar of message.bars) addBar(bar);
@@ -81,12 +83,17 @@ function addBar(bar) {
 }
 
 let socket = null;
+let unconfirmed = 0;          // messages that were read and not confirmed yet
 
 function connect() {
+  unconfirmed = 0;
   socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`);
   socket.onmessage = (event) => {
     const message = JSON.parse(event.data);
-    socket.send('{"read":1}');
+    if (++unconfirmed >= CONFIRMED_AT_ONCE) {
+      socket.send(`{"read":${unconfirmed}}`);
+      unconfirmed = 0;
+    }
     if (message.number && message.number <= known.last) return;  // it was in the past of hello
     if (!stream.paused || message.kind === "close") receive[message.kind](message);
     else if (stream.held.push(message) > MAX_HELD) stream.held.shift();

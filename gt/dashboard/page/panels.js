@@ -19,6 +19,7 @@ function streamNote() {
   if (known.lost) return known.lost;
   if (known.load && !known.load.operator) return "only shares: this dashboard has no operator's token";
   if (known.load && !known.load.workers.length) return "no worker is connected";
+  if (known.dropped) return `${plain(known.dropped)} events were dropped: a GPU is too far behind`;
   return known.missed ? `${plain(known.missed)} batches of events were missed` : "drag to move, wheel to zoom";
 }
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
+from msgspec.structs import replace
+
 from gt.dispatcher.plan.layouts import Layout, Lost, Mesh
+from gt.dispatcher.plan.substitutes import Substitutes, shrunk, substituted
 from gt.ops.placement import Placement, R, Shard
 from gt.types import TensorType
 from gt.wire.structures import SignalSpec
@@ -62,9 +65,13 @@ class AutoShardRule(SignalRule):
 class Signals:
     """One client's configuration, and a cache of the rules made from it for the connected workers."""
 
-    def __init__(self, specs: Iterable[SignalSpec] = (), auto: bool = False) -> None:
+    def __init__(
+        self, specs: Iterable[SignalSpec] = (), auto: bool = False, substitutes: Substitutes | None = None
+    ) -> None:
         self.specs = {spec.name: spec for spec in specs}
         self.auto = auto
+        #: lost worker -> the worker that takes its place; None: a signal that names a lost worker has no rule
+        self._substitutes = substitutes
         self._rules: dict[str, SignalRule | Lost] = {}
 
     def __bool__(self) -> bool:
@@ -92,6 +99,10 @@ class Signals:
         elif spec.auto and name != PARAMETER:
             kind = AutoShardRule
         chosen = tuple(spec.workers or workers)
+        if self._substitutes is not None:
+            named = {worker for each in self.specs.values() for worker in each.workers}
+            chosen = substituted(chosen, workers, named, self._substitutes)
+            spec = replace(spec, mesh=shrunk(spec.mesh, len(chosen)))
         missing = [w for w in chosen if w not in workers]
         if missing:
             connected = ", ".join(map(str, workers))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from gt.errors import ShapeError
 from gt.ops.elements import wide
 from gt.ops.nn import recurrent_cells as cells
+from gt.ops.nn import recurrent_fused as fused
 from gt.ops.nn import recurrent_steps as steps
 from gt.ops.nn.recurrent_steps import Direction, Weights
 
@@ -31,6 +32,9 @@ class Mode(NamedTuple):
     states: int = 1
     #: how often as wide as the state is what the backward pass of a cell needs; 0: it needs the output
     kept: int = 0
+    #: of a cell on a GPU
+    fused: Callable[..., tuple[Any, ...]] | None = None
+    fused_back: Callable[..., steps.Grads] | None = None
 
 
 class Call(NamedTuple):
@@ -67,8 +71,10 @@ def _weights(given: Sequence[Any]) -> Weights:
 MODES = {
     mode.name: mode
     for mode in (
-        Mode("lstm", 4, steps.lstm_step, steps.lstm_back, cells.lstm, cells.lstm_back, states=2, kept=4),
-        Mode("gru", 3, steps.gru_step, steps.gru_back, cells.gru, cells.gru_back, kept=4),
+        Mode(
+            "lstm", 4, steps.lstm_step, steps.lstm_back, cells.lstm, cells.lstm_back, 2, 4, fused.lstm, fused.lstm_back
+        ),
+        Mode("gru", 3, steps.gru_step, steps.gru_back, cells.gru, cells.gru_back, 1, 4, fused.gru, fused.gru_back),
         Mode("rnn_tanh", 1, steps.tanh_step, steps.tanh_back, cells.tanh, cells.tanh_back),
         Mode("rnn_relu", 1, steps.relu_step, steps.relu_back, cells.relu, cells.relu_back),
     )
@@ -166,13 +172,13 @@ def _forward(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool) -> tup
         return tuple(r.to(x.dtype) for r in _forward(mode, torch, *_floats(x, *operands), train=train))
     if x.is_cuda:
         _silence_cudnn()
-    states = [s.contiguous() for s in call.states]
+    states, weights = [[a.contiguous() for a in arrays] for arrays in (call.states, call.flat_weights)]
     bias, both = call.weights[0].bias_ih is not None, len(call.weights) == 2
     function, initial = getattr(torch, mode.name), states if mode.states > 1 else states[0]
     if call.batch_sizes is None:
-        return tuple(function(x, initial, call.flat_weights, bias, 1, 0.0, train, both, False))
+        return tuple(function(x, initial, weights, bias, 1, 0.0, train, both, False))
     sizes = torch.tensor(sizes_of(call))
-    return tuple(function(x, sizes, initial, call.flat_weights, bias, 1, 0.0, train, both))
+    return tuple(function(x, sizes, initial, weights, bias, 1, 0.0, train, both))
 
 
 @cache
@@ -230,15 +236,27 @@ def layer_back_torch(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: 
     outputs = [r for r, there in zip(graph.results, given, strict=True) if there]
     wanted = [x for x, needed in zip(graph.leaves, mask, strict=False) if needed]
     found = torch.autograd.grad(outputs, wanted, grads, retain_graph=True, materialize_grads=True)
+    if found[0].is_cuda:
+        found = tuple(map(_in_own_memory, found))
     return found if len(found) > 1 else found[0]
+
+
+def _in_own_memory(x: Any) -> Any:
+    """A copy where the memory has more in it: cudnn has the gradients of all weights in one block."""
+    return x if x.untyped_storage().nbytes() == x.nbytes else x.clone()
 
 
 # -- of cells ------------------------------------------------------------------------------
 
 
 def cell(mode: Mode, xp: Any, x: Any, *operands: Any) -> Any:
-    results = mode.cell(xp, x, operands[: mode.states], Weights(*operands[mode.states :]))
+    function = mode.fused if mode.fused and _on_gpu(x) else mode.cell
+    results = function(xp, x, operands[: mode.states], Weights(*operands[mode.states :]))
     return results if len(results) > 1 else results[0]
+
+
+def _on_gpu(x: Any) -> bool:
+    return getattr(x, "is_cuda", False)
 
 
 def cell_torch(mode: Mode, torch: Any, x: Any, *operands: Any) -> Any:
@@ -255,14 +273,15 @@ def cell_numpy(mode: Mode, np: Any, *operands: Any) -> Any:
 def cell_back(mode: Mode, xp: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
     grads, (x, *rest), kept = backward_operands(operands, given)
     states, weights = tuple(rest[: mode.states]), Weights(*rest[mode.states :])
-    found = mode.cell_back(xp, kept, states, weights, *each(grads, given))
+    function = mode.fused_back if mode.fused_back and _on_gpu(x) else mode.cell_back
+    found = function(xp, kept, states, weights, *each(grads, given))
     layer = Direction(x, states, weights, [x.shape[0]], False)
     return _requested(steps.wanted_grads(layer, found, mask), mask)
 
 
 def cell_back_torch(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
     dtype = operands[0].dtype
-    if operands[0].element_size() >= 4:
+    if operands[0].element_size() >= 4 or _on_gpu(operands[0]):
         return cell_back(mode, torch, *operands, given=given, mask=mask)
     results = cell_back(mode, torch, *_floats(*operands), given=given, mask=mask)
     return tuple(r.to(dtype) for r in results) if isinstance(results, tuple) else results.to(dtype)

@@ -1,9 +1,12 @@
 """Ops that write tensors to a file and read them from one, where a worker shares the client's file system.
 
-These are the only ops with an effect outside the workers' memory, so a worker does not trust a client's path. It writes
-only into a file that the client has just created, with a secret in its name and its content. It reads only a file of
-which the client knows the `proof`, which only a reader can compute. So a client cannot make a worker access a file that
-the client itself could not access.
+These are the only ops with an effect outside the workers' memory. Only a worker of a local system runs them: its client
+is a process of the same user, and has the same rights. A worker of a shared server refuses them
+(`gt.worker.linked.link_definition`), and the bytes go through the client.
+
+The file may be another one where the worker runs, in a container for example. So a worker writes only into a file that
+the client has just created, with a secret in its name and its content. It reads only a file of which the client knows
+the `proof`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ Described = tuple[Shape, str]
 
 
 def proof(head: bytes, tail: bytes) -> str:
-    """A digest of a file's header and last bytes, which only a reader of the file can compute."""
+    """A digest of a file's header and last bytes: a file with another one is not the file that the client sees."""
     from hashlib import sha256
 
     return sha256(head + b"\0" + tail).hexdigest()

@@ -5,14 +5,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from gt.launch.backend import INSTALL_TORCH
 from gt.missing import refuse
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"gt.utils.data.{name} does not exist", name=name)
+    dataloader = _dataloader()
+    if dataloader is None:
+        refuse("utils.data", name, f"gt.utils.data.{name} is torch's, and torch is not installed; {INSTALL_TORCH}")
+    found = getattr(dataloader, name, None) or getattr(dataloader.torch_data, name, None)
+    return refuse("utils.data", name) if found is None else found
+
+
+def _dataloader() -> Any:
+    """The module that needs torch; None without torch."""
     try:
-        dataloader = import_module("gt.utils.data.dataloader")
-        return getattr(dataloader, name, None) or getattr(dataloader.torch_data, name)
-    except (ModuleNotFoundError, AttributeError):
-        refuse("utils.data", name)
+        return import_module("gt.utils.data.dataloader")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        return None

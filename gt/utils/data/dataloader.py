@@ -1,8 +1,8 @@
 """`DataLoader`: torch's, with batches of GT's tensors.
 
 A dataset may return tensors of torch or GT, numpy arrays, numbers, or structures of them. A tensor of GT belongs to the
-process that created it: if a dataset creates some in a loader's own processes, the loader says so once, and loads in
-this process instead.
+process that created it: if a dataset creates or uses some in a loader's own processes, the loader says so once, and
+loads in this process instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -55,6 +55,34 @@ class _Init:
         connect.refuse_to_start(_NO_TENSORS)
         if self._init is not None:
             self._init(number)
+
+
+class _Collate:
+    """A loader's ``collate_fn``, where processes load.
+
+    It refuses a batch with tensors of GT. Pickling would refuse it too, but in a thread that reports nothing, and the
+    loader would wait forever.
+    """
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self._collate(samples)
+        if torch_data.get_worker_info() is not None and _holds_tensors(batch):
+            raise ClusterError(_NO_TENSORS)
+        return batch
+
+
+def _holds_tensors(batch: Any, depth: int = 4) -> bool:
+    """Is there a tensor of GT in a batch, at most ``depth`` levels deep in containers and objects?"""
+    if isinstance(batch, Tensor) or depth == 0:
+        return isinstance(batch, Tensor)
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    elif not isinstance(batch, list | tuple):
+        batch = list(getattr(batch, "__dict__", {}).values())
+    return any(_holds_tensors(item, depth - 1) for item in batch)
 
 
 # -- generators ----------------------------------------------------------------------------
@@ -120,6 +148,7 @@ class DataLoader(_Seeded, torch_data.DataLoader):  # type: ignore[type-arg]
             self.collate_fn = default_collate
         if self.num_workers:
             self.worker_init_fn = _Init(self.worker_init_fn)
+            self.collate_fn = _Collate(self.collate_fn)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # in this process the next sample is read when it is needed, as in torch; others are ahead in any case
@@ -132,10 +161,10 @@ class DataLoader(_Seeded, torch_data.DataLoader):  # type: ignore[type-arg]
                 yield batch
                 first = False
         except ClusterError as error:
-            if not first or _NO_TENSORS not in str(error):
+            if not first or not any(reason in str(error) for reason in (_NO_TENSORS, connect.FORKED)):
                 raise
             warnings.warn(
-                f"DataLoader(num_workers={self.num_workers}): the dataset creates tensors of GT, which belong to this "
+                f"DataLoader(num_workers={self.num_workers}): the dataset has tensors of GT, which belong to this "
                 "process; samples are loaded here. Return arrays or torch tensors to load in other processes",
                 stacklevel=3,
             )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from gt.worker.collectives.descriptors import group_connections, listening_ports
+from gt.worker.collectives.descriptors import PATH_TIMEOUT_S, group_connections, listening_ports, probe
 from gt.worker.collectives.interface import GroupBroken
 from gt.worker.collectives.membership import Cancelled, GroupBackend, Membership
 
@@ -36,13 +36,17 @@ _creating_device = threading.Lock()
 def make_gloo(m: Membership, cancelled: Cancelled) -> GroupBackend:
     device, port = _gloo_device(m.host)
     store, addresses = _meet(m, cancelled, f"{m.host} {port}")
-    peers = {(host, int(port)) for host, port in (address.split() for address in addresses)} - {(m.host, port)}
+    at = [(host, int(port)) for host, port in (address.split() for address in addresses)]
+    peers = {address: worker for address, worker in zip(at, m.members, strict=True) if worker != m.members[m.rank]}
     options = dist.ProcessGroupGloo._Options()
     options._devices = [device]
     options._timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
     group = dist.ProcessGroupGloo(store, m.rank, len(m.members), options)
     group._set_default_timeout(COLLECTIVE_TIMEOUT)
-    return GroupBackend(group, on_stream=False, connections=group_connections(port, peers), shutdown=lambda: None)
+    connections = group_connections(port, peers)
+    for connection in connections:
+        probe(connection)
+    return GroupBackend(group, on_stream=False, connections=connections, shutdown=lambda: None)
 
 
 def make_nccl(m: Membership, cancelled: Cancelled) -> GroupBackend:
@@ -113,7 +117,7 @@ def _store(m: Membership) -> Any:
     host, _, port = m.store.rpartition(":")
     try:
         # a plane listens from its start, so a refused connection means that its worker is lost
-        socket.create_connection((host, int(port)), JOIN_TIMEOUT_S).close()
+        socket.create_connection((host, int(port)), PATH_TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or error
         raise GroupBroken(f"worker {m.members[0]} cannot be reached ({m.store}: {reason})") from None

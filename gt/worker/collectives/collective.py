@@ -17,6 +17,7 @@ class ProcessCollective:
 
     __slots__ = (
         "__weakref__",
+        "_certain",
         "_done",
         "_error",
         "_finish",
@@ -45,7 +46,7 @@ class ProcessCollective:
         #: what a CUDA stream waits for
         self._work: Any = None
         self._done = False
-        self._error = ""
+        self._error, self._certain = "", False
         self.on_done: OnDone | None = None
 
     def done(self) -> bool:
@@ -54,7 +55,7 @@ class ProcessCollective:
     def result(self) -> Any:
         assert self._done, f"{self.kind} among {self._names}: its result was requested before it was done"
         if self._error:
-            raise GroupBroken(f"{self.kind} among {self._names}: {self._error}")
+            raise GroupBroken(f"{self.kind} among {self._names}: {self._error}", self._certain)
         finish, self._finish = self._finish, None
         assert finish is not None, f"{self.kind} among {self._names}: its result was taken already"
         if self._work is not None:
@@ -78,10 +79,10 @@ class ProcessCollective:
         self._work = work
         return None
 
-    def end(self, error: str) -> None:
+    def end(self, error: str, certain: bool = False) -> None:
         """Mark it done, with an error or "". The first error stays. gloo keeps alive the memory that it still uses."""
         if error and (self._finish is not None or not self._done):
-            self._error, self._plan, self._finish = error, None, None
+            self._error, self._certain, self._plan, self._finish = error, certain, None, None
         if self.on_done is not None:
             self.on_done()
             self.on_done = None

@@ -5,7 +5,8 @@ that starts a collective also issues it. The group's thread issues only what can
 collectives started before the group exists, and those whose array is still being copied to the host.
 
 When the connection to a member closes, that member died or left. LOST_MEMBER_GRACE_S later the group breaks. It does
-not break at once, because gloo may still hold data that the member sent before.
+not break at once, because gloo may still hold data that the member sent before. When a member does not answer any more,
+although its connection is open, the network between the two is broken. The group breaks, and the reason names both.
 
 A second thread waits for gloo's collectives, in order and without the interpreter lock, and wakes the worker. (gloo's
 futures can call back as well, but later: measured with small all-reduces between two processes.) NCCL needs no second
@@ -14,6 +15,7 @@ thread: for this process an NCCL collective is done when it is issued, and a CUD
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import threading
@@ -24,12 +26,14 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.worker.collectives.collective import ProcessCollective
-from gt.worker.collectives.descriptors import PeerMonitor, WakeEvent, shut_down
+from gt.worker.collectives.descriptors import PATH_TIMEOUT_S, PeerMonitor, WakeEvent, is_silent, shut_down
 from gt.worker.collectives.interface import GroupBroken
 from gt.worker.collectives.membership import GroupBackend, Membership
 
 #: Seconds between the end of a member's connection and the end of the group.
 LOST_MEMBER_GRACE_S = 2.0
+#: Seconds between two checks whether all members answer.
+PATH_CHECK_S = 1.0
 
 
 def _reason(error: BaseException) -> str:
@@ -118,11 +122,28 @@ class WorkerGroup:
         while not self._left and not (self._broken and on_stream):
             while self._tasks:
                 self._run_task(*self._tasks[0])
-            if monitor.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) and deadline is None:
+            patience = PATH_CHECK_S if deadline is None else max(0.0, deadline - time.monotonic())
+            if monitor.wait(patience) and deadline is None:
                 deadline = time.monotonic() + LOST_MEMBER_GRACE_S
+            if not self._broken and (silent := self._silent_member()):
+                self._break(silent)
             if deadline is not None and time.monotonic() >= deadline:
                 self._break("a member is gone")
                 deadline = None
+
+    def _silent_member(self) -> str:
+        """The pair of workers whose connection is silent; empty if there is none."""
+        with self._lock:
+            connections = {} if self._backend is None else self._backend.connections
+            for connection, workers in connections.items():
+                with contextlib.suppress(OSError):
+                    if is_silent(connection):
+                        here, there = self.membership.members[self.membership.rank], " or ".join(map(str, workers))
+                        return (
+                            f"worker {here} gets no answer from worker {there} ({PATH_TIMEOUT_S:g} s): "
+                            "the network between them is broken"
+                        )
+        return ""
 
     def _create(self) -> GroupBackend:
         from gt.worker.collectives.backends import BACKENDS
@@ -177,9 +198,10 @@ class WorkerGroup:
         with self._lock:
             if self._broken:
                 return
-            self._broken = reason
+            silent = self._silent_member()  # gloo may report it first, without a name
+            self._broken = reason = silent or reason
             for collective in self._collectives:
-                collective.end(reason)
+                collective.end(reason, certain=bool(silent))
             self._collectives.clear()
             if self._backend is not None:
                 shut_down(self._backend.connections)

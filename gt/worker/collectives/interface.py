@@ -37,7 +37,14 @@ OnDone = Callable[[], None]
 
 
 class GroupBroken(Exception):
-    """A collective cannot complete: a member is lost, or the group could not be created."""
+    """A collective cannot complete: a member is lost, or the group could not be created.
+
+    ``certain``: the text names the cause. Otherwise another worker or the dispatcher may know better.
+    """
+
+    def __init__(self, text: str, certain: bool = False) -> None:
+        super().__init__(text)
+        self.certain = certain
 
 
 class CollectiveHandle(Protocol):

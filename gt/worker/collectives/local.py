@@ -180,7 +180,7 @@ OptionsByRank = list[dict[str, Any]]
 
 def _all_reduce(arrays: Arrays, options: OptionsByRank) -> Arrays:
     assert len({tuple(x.shape) for x in arrays}) == 1, f"shapes {[tuple(x.shape) for x in arrays]}"
-    whole = _combine(arrays, options[0]["op"])
+    whole = combine(arrays, options[0]["op"])
     return [_contiguous_copy(whole) for _ in arrays]
 
 
@@ -191,7 +191,7 @@ def _all_gather(arrays: Arrays, options: OptionsByRank) -> Arrays:
 
 
 def _reduce_scatter(arrays: Arrays, options: OptionsByRank) -> Arrays:
-    return _cut(_combine(arrays, options[0]["op"]), options[0]["dim"], options[0]["sizes"])
+    return _cut(combine(arrays, options[0]["op"]), options[0]["dim"], options[0]["sizes"])
 
 
 def _all_to_all(arrays: Arrays, options: OptionsByRank) -> Arrays:
@@ -248,7 +248,8 @@ LOGIC: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _combine(arrays: Arrays, op: str) -> Any:
+def combine(arrays: Arrays, op: str) -> Any:
+    """The terms of a partial tensor as one array."""
     xp = array_api_compat.array_namespace(arrays[0])
     terms, dtype = xp.stack(arrays), arrays[0].dtype
     if dtype == xp.bool:

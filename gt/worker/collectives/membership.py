@@ -31,8 +31,8 @@ class GroupBackend:
     process_group: Any
     #: whether a CUDA stream waits for its collectives
     on_stream: bool
-    #: the connections to the other members, as far as they are visible
-    connections: list[socket.socket]
+    #: the connections to the other members, as far as they are visible -> the workers that may be at the other end
+    connections: dict[socket.socket, tuple[int, ...]]
     #: called before the process group is released; may block
     shutdown: Callable[[], None]
     #: a second backend that must stay alive as long as this one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gt.errors import ConfigError
 from gt.launch.backend import INSTALL_TORCH
@@ -18,6 +18,16 @@ from gt.worker.engines.marks import Marks as Marks
 
 #: (*arrays and numbers) -> an array, or a tuple of arrays if the signature has several results
 Kernel = Callable[..., Any]
+
+
+class ArrayStorage(NamedTuple):
+    """The memory of an array: all its bytes, and where the array is in it. Offset and strides are in bytes."""
+
+    #: equal for arrays that share the memory
+    key: int
+    array: Any
+    offset: int
+    strides: tuple[int, ...]
 
 
 class Engine(Protocol):
@@ -38,8 +48,24 @@ class Engine(Protocol):
     def to_host(self, array: Any) -> memoryview:
         """The array's bytes, in row-major order; they may be the memory of the array itself."""
 
+    def copy(self, array: Any) -> Any:
+        """A copy on the device, in memory of its own."""
+
+    def raw_storage(self, array: Any) -> ArrayStorage:
+        """The memory that the array is a view of."""
+
+    def upload_storage(self, data: memoryview) -> Any:
+        """The bytes as an array on the device, in memory of its own. The data are not used later."""
+
+    def view_storage(self, storage: Any, type: TensorType, offset: int, strides: tuple[int, ...]) -> Any:
+        """An array in memory that `upload_storage` has made."""
+
     def nbytes(self, array: Any) -> int:
         """The size of the array's values."""
+
+    def storage(self, array: Any) -> tuple[int, int, Callable[[], bool]]:
+        """The memory behind an array, which other arrays may share: a number that identifies it while it exists, its
+        bytes, and a function that tells whether it is freed."""
 
     def zeros(self, type: TensorType) -> Any:
         """An array of zeros."""
@@ -71,9 +97,12 @@ class Engine(Protocol):
     def marks(self, clock: Callable[[], int]) -> Marks:
         """What tells when the device got how far, for recording; the clock returns nanoseconds."""
 
-    def memory(self) -> dict[str, int]:
-        """The device's memory in bytes: "used" by all processes, "total", "allocated" by this process, and the "peak"
-        of that since the last call; {} if the device cannot report them."""
+    def memory(self, restart: bool = False) -> dict[str, int]:
+        """The device's memory in bytes; {} if the device cannot report it.
+
+        Of all processes: "used", the "peak" of that since this engine was made, and "total". Of the arrays of this
+        process: "allocated", and the "allocated_peak" of that since the last call with ``restart``.
+        """
 
 
 def make_engine(name: str, device: str | None = None, threads: int | None = None) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from gt.errors import DTypeError
 from gt.ops import Signature
 from gt.types import DTYPES, DType, TensorType, bfloat16
+from gt.worker.engines import ArrayStorage
 from gt.worker.engines.marks import ClockMarks, Marks
 
 
@@ -52,8 +54,34 @@ class NumpyEngine:
             return memoryview(b"")
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
+    def copy(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.copy()
+
+    def raw_storage(self, array: np.ndarray[Any, Any]) -> ArrayStorage:
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if not array.size or not (owner.flags.c_contiguous or owner.flags.f_contiguous):
+            owner = array = np.ascontiguousarray(array)
+        raw = (owner if owner.flags.c_contiguous else owner.T).reshape(-1).view(np.uint8)
+        return ArrayStorage(owner.ctypes.data, raw, array.ctypes.data - owner.ctypes.data, array.strides)
+
+    def upload_storage(self, data: memoryview) -> np.ndarray[Any, Any]:
+        return np.frombuffer(data, np.uint8).copy()
+
+    def view_storage(
+        self, storage: np.ndarray[Any, Any], type: TensorType, offset: int, strides: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        return np.ndarray(type.shape, numpy_dtype(type.dtype), storage, offset, strides)
+
     def nbytes(self, array: np.ndarray[Any, Any]) -> int:
         return array.nbytes
+
+    def storage(self, array: np.ndarray[Any, Any]) -> tuple[int, int, Callable[[], bool]]:
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        reference = weakref.ref(array)
+        return id(array), array.nbytes, lambda: reference() is None
 
     def zeros(self, type: TensorType) -> Any:
         # bfloat16 tensors are always failures here, so the values are never used; int16 has the same size
@@ -83,7 +111,7 @@ class NumpyEngine:
     def marks(self, clock: Callable[[], int]) -> Marks:
         return ClockMarks(clock)
 
-    def memory(self) -> dict[str, int]:
+    def memory(self, restart: bool = False) -> dict[str, int]:
         return {}
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import array_api_compat.torch as xp
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gt.errors import ConfigError
 from gt.ops import Signature
 from gt.types import TensorType
 from gt.wire.words import MAX_INLINE_BYTES
+from gt.worker.engines import ArrayStorage
 from gt.worker.engines.marks import ClockMarks, Marks
 
 #: How many `Execute` messages the GPU may be behind.
@@ -37,6 +39,8 @@ class TorchEngine:
         self.on_gpu = self._device.type == "cuda"
         #: one event for each of the last `Execute` messages, recorded after its kernels
         self._events: deque[torch.cuda.Event] = deque()
+        #: see `memory`
+        self._most_used = 0
 
     def claim_process(self) -> None:
         # the client computes gradients with separate instructions, so torch need not record any
@@ -74,8 +78,31 @@ class TorchEngine:
             return array.cpu()
         return torch.empty(array.shape, dtype=array.dtype, pin_memory=True).copy_(array)
 
+    def copy(self, array: torch.Tensor) -> torch.Tensor:
+        return array.clone()
+
+    def raw_storage(self, array: torch.Tensor) -> ArrayStorage:
+        array = array.resolve_conj().resolve_neg()
+        storage, itemsize = array.untyped_storage(), array.element_size()
+        raw = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
+        strides = tuple(stride * itemsize for stride in array.stride())
+        return ArrayStorage(storage.data_ptr(), raw, int(array.storage_offset()) * itemsize, strides)
+
+    def upload_storage(self, data: memoryview) -> torch.Tensor:
+        return torch.from_numpy(np.frombuffer(data, np.uint8).copy()).to(self._device)
+
+    def view_storage(self, storage: torch.Tensor, type: TensorType, offset: int, strides: tuple[int, ...]) -> Any:
+        dtype, itemsize = getattr(torch, type.dtype.name), type.dtype.itemsize
+        empty = torch.empty(0, dtype=dtype, device=self._device)
+        elements = [stride // itemsize for stride in strides]
+        return empty.set_(storage.untyped_storage(), offset // itemsize, type.shape, elements)
+
     def nbytes(self, array: torch.Tensor) -> int:
         return array.numel() * array.element_size()
+
+    def storage(self, array: torch.Tensor) -> tuple[int, int, Callable[[], bool]]:
+        storage = array.untyped_storage()
+        return storage.data_ptr(), storage.nbytes(), StorageWeakRef(storage).expired  # type: ignore[no-untyped-call]
 
     def zeros(self, type: TensorType) -> Any:
         return torch.zeros(type.shape, dtype=getattr(torch, type.dtype.name), device=self._device)
@@ -120,15 +147,19 @@ class TorchEngine:
 
         return CudaMarks(self._device, clock)
 
-    def memory(self) -> dict[str, int]:
+    def memory(self, restart: bool = False) -> dict[str, int]:
         if not self.on_gpu:
             return {}
-        free, total = torch.cuda.mem_get_info(self._device)
-        allocated, peak = (
-            read(self._device) for read in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated)
-        )
-        torch.cuda.reset_peak_memory_stats(self._device)
-        return {"used": total - free, "total": total, "allocated": allocated, "peak": peak}
+        cuda, device = torch.cuda, self._device
+        free, total = cuda.mem_get_info(device)
+        used, allocated, peak = total - free, cuda.memory_allocated(device), cuda.max_memory_allocated(device)
+        # what torch has given back since its own peak was in use then, too; what others gave back is not known
+        returned = cuda.max_memory_reserved(device) - cuda.memory_reserved(device)
+        self._most_used = max(self._most_used, used, min(used + returned, total))
+        if restart:
+            cuda.reset_peak_memory_stats(device)
+        sizes = {"used": used, "peak": self._most_used, "total": total}
+        return {**sizes, "allocated": allocated, "allocated_peak": peak}
 
 
 def _copying_back(linked: Any, count: int) -> Any:

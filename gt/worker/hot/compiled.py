@@ -35,6 +35,8 @@ class CompiledProgram:
     #: how long compiling took
     seconds: float
     has_run: bool = False
+    #: whether it was compared with the interpreter, or there was not enough memory for that
+    tried: bool = False
     #: results that share memory in the compiled code only; each run clones them. None before the first run
     cloned: list[int] | None = None
     #: seconds of an interpreted and of a compiled run; 0 where not measured
@@ -73,8 +75,8 @@ def strided_spec(x: Any) -> StridedSpec:
     return StridedSpec(x.shape, x.stride(), x.dtype, x.device)
 
 
-def build(program: Program, inputs: list[Any]) -> CompiledProgram:
-    """Compile a program for inputs with these shapes and strides. ``inputs`` are tensors or `StridedSpec`s."""
+def build(program: Program, inputs: list[StridedSpec]) -> CompiledProgram:
+    """Compile a program for inputs with these shapes and strides."""
     started = time.monotonic()
     with _tracing, torch.no_grad(), silence_compiler():
         call, expected = _compile(program, inputs)

@@ -1,4 +1,4 @@
-"""What the sections of a worker share: the thread that compiles, and the lock for capturing graphs."""
+"""What the sections of a worker share: the thread that compiles, and what captures graphs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from gt.say import topic
 from gt.worker.engines import Engine
 from gt.worker.hot.cache_folder import set_cache_folder
 from gt.worker.hot.changes import CompiledCalls
-from gt.worker.hot.compiled import CompiledProgram, build
+from gt.worker.hot.compiled import CompiledProgram, StridedSpec, build
 from gt.worker.hot.graph import CudaGraphs
 from gt.worker.hot.program import NotTranslatable, Program
 from gt.worker.hot.section import Section, title
-from gt.worker.hot.trial import run_trial
 
-#: Sections that may wait for the compiler; each holds a copy of its inputs.
+#: Sections that may wait for the compiler.
 MAX_QUEUED_JOBS = 4
 #: While the compiler's thread runs, the worker's thread waits at most this long for the interpreter lock.
 SWITCH_INTERVAL_S = 1e-4
@@ -48,22 +47,11 @@ def _triton_version() -> str:
 
 @dataclass(slots=True)
 class CompileJob:
-    """A section to compile, with example inputs and numbers."""
+    """A section to compile, for inputs like these."""
 
     section: Section
     program: Program
-    inputs: list[Any]
-    numbers: list[Any]
-    #: whether ``inputs`` are copies, which a trial may write; if not, they are specs, and there is no trial
-    with_trial: bool
-
-    def run(self, capture_lock: Any) -> CompiledProgram:
-        compiled = build(self.program, self.inputs)
-        if self.with_trial:
-            with capture_lock:
-                run_trial(self.section, compiled, self.inputs, self.numbers, timed=True)
-        self.inputs = []
-        return compiled
+    inputs: list[StridedSpec]
 
 
 class Compiler:
@@ -77,8 +65,6 @@ class Compiler:
         self.notices = [] if notices is None else notices
         #: when the worker's thread waited for code, in nanoseconds
         self.waits: list[tuple[int, int]] = []
-        #: held while a graph is captured or a trial runs
-        self.capture_lock = threading.RLock()
         self._queue: list[tuple[CompileJob, Future[CompiledProgram]]] = []
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -86,8 +72,7 @@ class Compiler:
 
     def capture(self, run: Any, operands: list[Any]) -> Any:
         """See `CudaGraphs.capture`."""
-        with self.capture_lock:
-            return self.graphs.capture(run, operands)
+        return self.graphs.capture(run, operands)
 
     def submit(self, job: CompileJob, wait: bool) -> Future[CompiledProgram]:
         """Compile in the background; or, with ``wait``, in this thread before returning."""
@@ -125,7 +110,7 @@ class Compiler:
 
     def _run(self, job: CompileJob, future: Future[CompiledProgram]) -> None:
         try:
-            future.set_result(job.run(self.capture_lock))
+            future.set_result(build(job.program, job.inputs))
         except BaseException as error:
             future.set_exception(error)
 

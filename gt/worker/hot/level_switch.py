@@ -26,7 +26,7 @@ from gt.worker.hot.guard import INPUT_IN_USE, LAYOUT_CHANGED, NUMBERS_CHANGED, R
 from gt.worker.hot.program import NotTranslatable, Program, mutated
 from gt.worker.hot.runner import CompiledRunner
 from gt.worker.hot.section import PartialRun, Section, title
-from gt.worker.hot.trial import no_device_waits, snapshot
+from gt.worker.hot.trial import copies_of, has_memory, no_device_waits, run_trial
 
 #: Runs after which a section is hot.
 HOT_RUNS = 8
@@ -112,7 +112,7 @@ class LevelSwitch:
         if self.job is not None and self.job.done():
             self._take_compiled()
         if self.ready is not None:
-            self._activate_compiled(inputs)
+            self._activate_compiled(inputs, numbers)
         if self.active is not None:
             if self.must_resubmit:
                 self._submit(inputs, numbers, wait=False)
@@ -123,7 +123,7 @@ class LevelSwitch:
         if self.at_once:
             self._submit(inputs, numbers, wait=True)
             if self.ready is not None:
-                self._activate_compiled(inputs)
+                self._activate_compiled(inputs, numbers)
             if self.active is not None:
                 return self._run_active(self.active, inputs, numbers, store)
         elif self.runs_since_drop >= HOT_RUNS:
@@ -234,17 +234,15 @@ class LevelSwitch:
 
     def _capture_graph(self, inputs: list[Any], numbers: list[Any]) -> None:
         """Capture the program without compiling it, which is quick."""
-        if not self.compiler.capture_lock.acquire(blocking=False):
-            return
+        self.graph_tried = True
         try:
-            self.graph_tried = True
             program = self._program(inputs, numbers, compiled=False)
-            copies, cells = snapshot(inputs), make_cells(program, numbers)
-            if copies is None:
+            if not has_memory(inputs):
                 raise NotTranslatable("there is not enough memory for a trial")
+            cells = make_cells(program, numbers)
             with no_device_waits(self.device):
-                program(copies, *cells)  # the first run loads the kernels, which a capture must not do
-            del copies
+                # the first run loads the kernels, which a capture must not do
+                program(copies_of(inputs, program.mutated), *cells)
             copied = self._copied_inputs(program)
             self.active = CapturedGraph(program, program, "graph", inputs, copied, self.compiler.capture)
             self._log("a graph of")
@@ -252,8 +250,6 @@ class LevelSwitch:
             self._check_device(error)
             self.reasons.append(f"no graph: {error_summary(error)}")
             self.compiler.log_error(self.section, error)
-        finally:
-            self.compiler.capture_lock.release()
 
     def _program(self, inputs: list[Any], numbers: list[Any], compiled: bool) -> Program:
         donated = donations(self.section, inputs) if self.donates else {}
@@ -274,15 +270,13 @@ class LevelSwitch:
             return
         try:
             program = self._program(inputs, numbers, compiled=True)
-            copies = snapshot(inputs)
         except Exception as error:  # a faster level is optional; the reason is reported
             self.compiler.log_error(self.section, error)
             self.stay(error_summary(error))
             return
-        # not the inputs themselves: they may be freed before the compiler reads their strides
-        examples = [strided_spec(x) for x in inputs] if copies is None else copies
         self.compiler.log_change(self.section)
-        job = CompileJob(self.section, program, examples, list(numbers), copies is not None)
+        # not the inputs themselves: they may be freed before the compiler reads their strides
+        job = CompileJob(self.section, program, [strided_spec(x) for x in inputs])
         self.job = self.compiler.submit(job, wait)
         if wait:
             self._take_compiled()
@@ -298,11 +292,6 @@ class LevelSwitch:
             self.stay(error_summary(error))
             return
         self.compile_seconds += compiled.seconds
-        interpreted, fast = compiled.run_seconds
-        self.interpreted_seconds = interpreted
-        if not self.on_gpu and not self.at_once and interpreted and fast > MAX_TIME_RATIO * interpreted:
-            self.stay(f"not faster: {fast * 1e6:.0f} us, interpreted {interpreted * 1e6:.0f} us", quiet=True)
-            return
         self.ready = compiled
         self._log(f"compiled in {compiled.seconds:.1f} s:")
 
@@ -310,7 +299,34 @@ class LevelSwitch:
         if self.compiler.debug:
             self.compiler.debug(f"{what} {title(self.section)}")
 
-    def _activate_compiled(self, inputs: list[Any]) -> None:
+    def _passes_trial(self, compiled: CompiledProgram, inputs: list[Any], numbers: list[Any]) -> bool:
+        """Compare the compiled code with the interpreter, once. If it is not good, the section stays interpreted."""
+        if compiled.tried or not compiled.program.constants.hold(numbers):
+            return True
+        begun = time.perf_counter_ns()
+        try:
+            if has_memory(inputs):
+                run_trial(self.section, compiled, inputs, numbers)
+        except NotTranslatable as error:
+            self.ready = None
+            self.stay(error_summary(error))
+            return False
+        except Exception as error:  # the interpreter reports it
+            self._check_device(error)
+            self._count_error(error)
+            return False
+        finally:
+            self.compiler.waits.append((begun, time.perf_counter_ns()))
+        compiled.tried = True
+        interpreted, fast = compiled.run_seconds
+        self.interpreted_seconds = interpreted
+        if not self.on_gpu and not self.at_once and interpreted and fast > MAX_TIME_RATIO * interpreted:
+            self.ready = None
+            self.stay(f"not faster: {fast * 1e6:.0f} us, interpreted {interpreted * 1e6:.0f} us", quiet=True)
+            return False
+        return True
+
+    def _activate_compiled(self, inputs: list[Any], numbers: list[Any]) -> None:
         """Use the compiled code from this run on."""
         compiled = self.ready
         assert compiled is not None
@@ -318,12 +334,14 @@ class LevelSwitch:
             # it was compiled for another layout
             self._drop_after_miss(LAYOUT_CHANGED, lambda: describe_layout(compiled.strides, inputs))
             return
+        if not self._passes_trial(compiled, inputs, numbers):
+            return
         if not self.on_gpu:
             self._activate(CompiledRunner(compiled, inputs))
         elif not compiled.has_run:  # the first run loads the kernels, which a capture must not do
             self._activate(CompiledRunner(compiled, inputs), stays=False)
             compiled.has_run = True
-        elif self.compiler.capture_lock.acquire(blocking=self.at_once):
+        else:
             copied = self._copied_inputs(compiled.program)
             self._deactivate()  # the capture may need its memory
             try:
@@ -334,8 +352,6 @@ class LevelSwitch:
                 self.compiler.log_error(self.section, error)
                 self.reasons.append(f"no graph of the compiled code: {error_summary(error)}")
                 self._activate(CompiledRunner(compiled, inputs))
-            finally:
-                self.compiler.capture_lock.release()
 
     def _deactivate(self) -> None:
         if self.active is not None:

@@ -41,6 +41,11 @@ class Section:
     #: whether its signal requires that it is compiled
     compile: bool = False
 
+    def created_bytes(self) -> int:
+        """The size of everything that its instructions create."""
+        calls = [call.signature for call in self.calls]
+        return sum(t.nbytes for s in calls if not s.op.view and not s.into for t in s.outs)
+
 
 class PartialRun(Exception):
     """A run failed that may have written some of its inputs already. Running it again would write them twice."""

@@ -1,17 +1,20 @@
-"""A trial of compiled code: the same run interpreted and compiled, on copies of the inputs."""
+"""A trial of compiled code: the same run interpreted and compiled, which leaves the inputs as they are.
+
+It runs between two runs of the section, so that memory is needed for a moment only.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 
 from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
 from gt.worker.hot.guard import without_repeats
-from gt.worker.hot.program import NotTranslatable, interpret
+from gt.worker.hot.program import NotTranslatable, interpret, mutated
 from gt.worker.hot.section import Section
 
 #: How far compiled results may differ from interpreted ones, relative to a result's norm: other steps are rounded.
@@ -20,11 +23,15 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 5e-2, tor
 MAX_MEMORY_SHARE = 0.25
 
 
-def snapshot(inputs: list[Any]) -> list[Any] | None:
-    """Copies of the inputs with the same strides; None if there is not enough memory for a trial."""
-    if sum(x.numel() * x.element_size() for x in inputs) * 2 > MAX_MEMORY_SHARE * _free_bytes(inputs):
-        return None
-    return [_copy(x) for x in inputs]
+def has_memory(inputs: list[Any]) -> bool:
+    """Whether there is enough memory for a trial."""
+    nbytes: int = sum(x.nbytes for x in inputs)
+    return 2 * nbytes <= MAX_MEMORY_SHARE * _free_bytes(inputs)
+
+
+def copies_of(inputs: list[Any], which: Collection[int]) -> list[Any]:
+    """The inputs, these of them as copies with the same strides."""
+    return [_copy(x) if i in which else x for i, x in enumerate(inputs)]
 
 
 def _copy(x: Any) -> Any:
@@ -45,25 +52,25 @@ def _free_bytes(inputs: list[Any]) -> float:
     return float(fields["MemAvailable"].split()[0]) * 1024
 
 
-def run_trial(section: Section, compiled: CompiledProgram, inputs: list[Any], numbers: list[Any], timed: bool) -> None:
-    """Raises NotTranslatable if the compiled code gives other values than the interpreter. Writes into ``inputs``."""
-    copies = [_copy(x) for x in inputs]
+def run_trial(section: Section, compiled: CompiledProgram, inputs: list[Any], numbers: list[Any]) -> None:
+    """Raises NotTranslatable if the compiled code gives other values than the interpreter."""
     cells = make_cells(compiled.program, numbers)
     with torch.no_grad(), silence_compiler():
-        expected = interpret(section, inputs, numbers)
+        interpreted = copies_of(inputs, mutated(section))
+        expected = interpret(section, interpreted, numbers)
+        copies = copies_of(inputs, range(len(inputs)))  # all of them: it must not write into any other
         results = compiled(copies, *cells)
         donated = {len(results) + i for i in compiled.program.donated.values()}
-        for i, (a, b) in enumerate(zip([*expected, *inputs], [*results, *copies], strict=True)):
+        for i, (a, b) in enumerate(zip([*expected, *interpreted], [*results, *copies], strict=True)):
             if i not in donated and not alike(a, b):
                 raise NotTranslatable(
                     f"compiled code gives other values than the interpreter ({_describe(section, i)})"
                 )
         del expected, results
-        if timed:
-            compiled.run_seconds = (
-                _measure(lambda: interpret(section, inputs, numbers), inputs),
-                _measure(lambda: compiled(copies, *cells), inputs),
-            )
+        compiled.run_seconds = (
+            _measure(lambda: interpret(section, interpreted, numbers), inputs),
+            _measure(lambda: compiled(copies, *cells), inputs),
+        )
 
 
 def _describe(section: Section, i: int) -> str:

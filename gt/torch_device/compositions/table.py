@@ -13,7 +13,8 @@ from gt.client.tensor.arguments import cast
 from gt.client.tensor.tensor import Tensor
 from gt.functions import indexing, joining, pointwise, reduce, scan, sort
 from gt.functions.spectral import complex
-from gt.torch_device import factorizations, images, layers, losses, recurrent, views
+from gt.torch_device import views
+from gt.torch_device.compositions import bags, factorizations, images, layers, losses, recurrent
 from gt.types import DType
 
 
@@ -88,6 +89,7 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     **layers.OVERLOADS,
     **images.OVERLOADS,
     **losses.OVERLOADS,
+    **bags.OVERLOADS,
     **factorizations.OVERLOADS,
     **recurrent.OVERLOADS,
     "_conj_physical": complex.conj,

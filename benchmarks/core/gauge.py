@@ -10,6 +10,7 @@ import ctypes
 import gc
 import pathlib
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,8 @@ from benchmarks.core.ranks import World
 #: seconds until NCCL's watchdog has noticed that its work is complete
 WATCHDOG = 0.5
 NOTICE = "resident set of the process, in which freed memory stays: no split is read from it; the counted one is exact"
+#: error texts of torch on a CPU, and of cuBLAS if its workspace does not fit
+OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 class Gauge:
@@ -28,6 +31,7 @@ class Gauge:
         self.device, self.cuda = device, device.type == "cuda"
         self.source = "torch's CUDA allocator" if self.cuda else NOTICE
         self._floor = 0
+        self._counters = dict.fromkeys(("num_alloc_retries", "num_ooms"), 0)
 
     def now(self) -> int:
         if self.cuda:
@@ -37,25 +41,28 @@ class Gauge:
         return kernel("/proc/self/status", "VmRSS")
 
     def reset(self) -> None:
-        """Forget the peak so far."""
+        """Forget the peak and the counts so far."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
+            stats = torch.cuda.memory_stats(self.device)
+            self._counters = {name: stats.get(name, 0) for name in self._counters}
             return
         try:
             pathlib.Path("/proc/self/clear_refs").write_text("5")
         except OSError:
             self._floor = self.now()  # then VmHWM is that of the whole run, and too high
 
-    def peak(self) -> int:
+    def held(self) -> int:
+        """The most bytes of tensors since ``reset``."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
             return torch.cuda.max_memory_allocated(self.device)
         return max(self._floor, kernel("/proc/self/status", "VmHWM"))
 
     def needed(self) -> int:
-        """The peak memory needed since ``reset``: on a GPU with the gaps between tensors."""
-        return torch.cuda.max_memory_reserved(self.device) if self.cuda else self.peak()
+        """The most bytes needed for them since ``reset``: on a GPU with the gaps between tensors, so never less."""
+        return torch.cuda.max_memory_reserved(self.device) if self.cuda else self.held()
 
     def capacity(self) -> int:
         if self.cuda:
@@ -63,20 +70,40 @@ class Gauge:
         return kernel("/proc/meminfo", "MemTotal")
 
     def free(self) -> int:
-        """The bytes this process could still allocate on its GPU."""
+        """The bytes that tensors of this process could still take on its GPU: free ones, and its own empty gaps."""
         torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(self.device)[0]
+        gaps = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return torch.cuda.mem_get_info(self.device)[0] + gaps
 
-    def allocator(self) -> dict[str, int]:
-        """The counters of the CUDA allocator; empty on a CPU."""
+    def counts(self) -> dict[str, int]:
+        """Allocations that were retried and that failed since ``reset``; empty on a CPU, which does not count them."""
         if not self.cuda:
             return {}
         stats = torch.cuda.memory_stats(self.device)
+        retries, ooms = (stats.get(name, 0) - before for name, before in self._counters.items())
+        return {"allocation_retries": retries, "ooms": ooms}
+
+    def report(self) -> dict[str, Any]:
+        """What a record says of the memory of one rank since ``reset``."""
+        capacity = {"capacity_bytes": self.capacity()}
+        if not self.cuda:
+            return {"peak_bytes": self.held(), "kind": "process (resident)", **capacity}
+        reserved = {"reserved_bytes": self.needed()}
         return {
-            "max_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
-            "allocation_retries": stats.get("num_alloc_retries", 0),
-            "ooms": stats.get("num_ooms", 0),
-        }
+            "peak_bytes": self.held(), "kind": "allocated by tensors", **reserved, **capacity, **self.counts()
+        }  # fmt: skip
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)
+
+
+def worst(world: World, counts: dict[str, int]) -> dict[str, int]:
+    """The largest of each count over the ranks."""
+    everyone = world.gather(counts)
+    return {key: max(other[key] for other in everyone) for key in counts}
 
 
 def settle(world: World) -> None:
@@ -91,6 +118,13 @@ def settle(world: World) -> None:
         time.sleep(WATCHDOG)
         dist.barrier()
         torch.cuda.synchronize(world.device)
+        torch.cuda.empty_cache()
+
+
+def release(device: torch.device) -> None:
+    """Return the memory of deleted tensors to the device; an engine and its model refer to each other."""
+    gc.collect()
+    if device.type == "cuda":
         torch.cuda.empty_cache()
 
 

@@ -9,6 +9,7 @@ from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.functions import creation, pointwise, scan
+from gt.nn._functional.sequences import ctc_loss
 from gt.nn._losses import REDUCTIONS, binary_cross_entropy, binary_cross_entropy_with_logits, unify
 from gt.nn.functional import logsigmoid, multi_margin_loss
 from gt.ops import OPS, Attrs, Op
@@ -89,6 +90,24 @@ def _nll_backward(
     return call(NLL_BACKWARD, (grad, x, target, *present(weight)), attrs)
 
 
+# -- sequences -----------------------------------------------------------------------------
+
+
+def _ctc(
+    x: Tensor, targets: Tensor, times: Any, lengths: Any, blank: int = 0, zero_infinity: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(losses, what torch keeps for the gradient: nothing, because the gradient's rule runs the loss once more)"""
+    losses = ctc_loss(x, targets, times, lengths, blank, "none", zero_infinity)
+    return losses, creation.zeros(0, dtype=x._type.dtype)
+
+
+def _ctc_backward(
+    grad: Tensor, x: Tensor, targets: Tensor, times: Any, lengths: Any, losses: Tensor, kept: Tensor, blank: int,
+    zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
+    return pulled(ctc_loss)(grad, x, targets, times, lengths, blank, "none", zero_infinity)
+
+
 # -- softmax -------------------------------------------------------------------------------
 
 
@@ -157,6 +176,8 @@ _PAIR_FUNCTIONS = {name: _pair_loss(OPS[name], *names) for name, names in PAIRS.
 OVERLOADS: dict[str, Callable[..., Any]] = {
     **{name: forward for name, (forward, _) in _PAIR_FUNCTIONS.items()},
     **{f"{name}_backward": backward for name, (_, backward) in _PAIR_FUNCTIONS.items()},
+    "_ctc_loss": _ctc,
+    "_ctc_loss_backward": _ctc_backward,
     "_log_softmax": _softmax(scan.log_softmax),
     "_log_softmax_backward_data": _softmax_backward(LOG_SOFTMAX),
     "_prelu_kernel": _prelu,

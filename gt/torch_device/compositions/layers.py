@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from gt.client.tensor import random_state
+from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call, call_into, call_many
 from gt.client.tensor.tensor import Tensor
-from gt.functions import creation
+from gt.functions import creation, joining, sort
+from gt.functions.matmul import matmul
 from gt.ops import OPS, Attrs
 from gt.torch_device.gradients import gradients, present, spread, vector
+from gt.types import DType, float64
 
 LINEAR, MATMUL, CONVOLUTION = OPS["linear"], OPS["matmul"], OPS["convolution"]
 EMBEDDING, EMBEDDING_BACKWARD = OPS["embedding"], OPS["embedding_backward"]
@@ -123,6 +127,16 @@ def _batch_norm(
     return y, *statistics[:2]
 
 
+def _batch_norm_functional(
+    x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, ...]:
+    """`native_batch_norm` in the graphs of `torch.compile`: it returns the new statistics instead of writing them."""
+    if not training:
+        return *_batch_norm(x, weight, bias, mean, var, False, momentum, eps), mean, var
+    attrs = (*_affine(weight, bias), ("eps", eps))
+    return call_many(TRACKED, (x, float(momentum), mean, var, *present(weight, bias)), attrs)
+
+
 def _batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, saved_mean: Any, saved_rstd: Any, training: bool,
     eps: float, mask: Any,
@@ -179,8 +193,8 @@ def _attention(
 ) -> Any:  # fmt: skip
     attrs = (("is_causal", is_causal), ("scale", _scale(q, scale)))
     out, lse = call_many(ATTENTION, (q, k, v, *present(bias)), attrs)
-    empty = creation.zeros(0)
-    return out, lse, empty, empty, q._type.shape[-2], k._type.shape[-2], empty, empty, empty
+    # the other results are for kernels that drop elements, or that take sequences of different lengths
+    return out, lse, None, None, q._type.shape[-2], k._type.shape[-2], None, None, None
 
 
 def _attention_backward(
@@ -193,10 +207,59 @@ def _attention_backward(
     return *call_many(ATTENTION_BACKWARD, (grad, q, k, v, out, lse, *biases), attrs), None
 
 
+# -- mixtures of experts -------------------------------------------------------------------
+
+
+def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """Of integers too, as on a GPU; programs expect that of every device but the CPU."""
+    if x._type.dtype.kind not in "iu":
+        return sort.histc(x, bins, min, max)
+    return cast(sort.histc(cast(x, float64), bins, min, max), x._type.dtype)
+
+
+def _grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: DType | None = None
+) -> Tensor:
+    """One product for each group; ``offs`` are the ends of the groups in the dim that has no dim for groups."""
+    if offs is None:
+        result = matmul(a, b)
+    else:
+        groups = [slice(*ends) for ends in pairwise([0, *_ends(offs)])]
+        result = _products(a, b, groups)
+    if bias is not None:
+        result = result + bias
+    return result if out_dtype is None else cast(result, out_dtype)
+
+
+def _products(a: Tensor, b: Tensor, groups: list[slice]) -> Tensor:
+    if a._type.ndim == b._type.ndim == 2:  # the gradient of the experts' weights: groups of the inner dim
+        return joining.stack([matmul(a[:, group], b[group]) for group in groups])
+    if a._type.ndim == 2:
+        products, dim, size = [matmul(a[group], b[i]) for i, group in enumerate(groups)], 0, a._type.shape[0]
+    else:
+        products, dim, size = [matmul(a[i], b[:, group]) for i, group in enumerate(groups)], 1, b._type.shape[1]
+    if (rest := size - groups[-1].stop) > 0:  # torch leaves what belongs to no group unwritten
+        shape = [*products[0]._type.shape]
+        shape[dim] = rest
+        products.append(creation.zeros(shape, dtype=products[0]._type.dtype))
+    return joining.cat(products, dim)
+
+
+def _ends(offs: Tensor) -> list[int]:
+    """The ends of the groups. They are read once: all products of a layer, and their gradients, use the same tensor."""
+    known: tuple[int, list[int]] | None = offs.__dict__.get("_ends")
+    if known is None or known[0] != offs._cell.version:
+        known = offs.__dict__["_ends"] = (offs._cell.version, offs.tolist())
+    return known[1]
+
+
 #: overload, or name of all its overloads -> function
 OVERLOADS: dict[str, Callable[..., Any]] = {
+    "_grouped_mm": _grouped_mm,
+    "histc": _histc,
     "_scaled_dot_product_fused_attention_overrideable": _attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "_native_batch_norm_legit_functional": _batch_norm_functional,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "embedding": _embedding,

@@ -1,0 +1,176 @@
+"""The cost of torch's device ``gtx``: ``python benchmarks/torch_device.py [--quick] [--json FILE] [--only NAME…]``
+
+Times are the client's own: processor time of the thread that emits, which other programs disturb least. A model is
+compared with the same model in GT's own API, in turns. This is not a test: a busy machine changes figures.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+import sys
+import time
+import timeit
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+if __name__ == "__main__":
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import torch
+
+import gt
+import gt.torch_device
+from benchmarks.control_plane import in_turns, ratio, run
+from benchmarks.core.rows import Row
+from benchmarks.training import gpt
+from gt.client.stream.connect import session
+
+DEVICE = gt.torch_device.NAME
+CALLS = 1000
+#: layers, width, heads, vocabulary, batch, length
+DEEP, NANO, GPT2 = (12, 64, 4, 256, 2, 16), (2, 128, 4, 256, 16, 128), (12, 768, 12, 50304, 8, 1024)
+
+
+def single_ops(rounds: int) -> Iterator[Row]:
+    """One op after the other, with a read between the rounds."""
+    x, y = torch.ones(64, 64, device=DEVICE), torch.ones(64, 64, device=DEVICE)
+    names = {"x": x, "y": y, "w": (x * 1).requires_grad_(), "g": gt.ones(64, 64), "torch": torch}
+    rows: dict[str, tuple[str, float | None]] = {
+        "add": ("x + y", 7.0),
+        "add recording gradients": ("x + w", 10.0),
+        "add in GT's own API": ("g + g", None),
+        "view": ("x.view(32, 128)", None),
+        "transpose": ("x.transpose(0, 1)", None),
+        "slice": ("x[3:7]", None),
+        "matmul": ("x @ y", None),
+        "linear": ("torch.nn.functional.linear(x, y)", None),
+        "softmax": ("torch.softmax(x, -1)", None),
+    }
+    timers = {name: timeit.Timer(code, globals=names, timer=time.thread_time) for name, (code, _) in rows.items()}
+    samples: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(rounds):
+        for name, timer in timers.items():
+            x.sum().item()
+            samples[name].append(timer.timeit(CALLS) / CALLS * 1e6)
+    for name, (_, goal) in rows.items():
+        details = {"least_us": min(samples[name])}
+        yield Row(name, statistics.median(samples[name]), "us of the client", "<=" if goal else "", goal, details)
+
+
+class Steps:
+    """A model in one API, and its training step; with torch's, on a device."""
+
+    def __init__(
+        self,
+        lib: Any,
+        sizes: tuple[int, ...],
+        wrap: Callable[[Any], Any] = lambda model: model,
+        device: str = DEVICE,
+        bfloat16: bool = False,
+    ) -> None:
+        layers, width, heads, vocabulary, batch, length = sizes
+        lib.manual_seed(0)
+        self.lib, self.model = lib, gpt(lib, layers, width, heads, vocabulary, length)
+        ids = lib.randint(0, vocabulary, (batch, length + 1))
+        self.x, self.y = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+        if lib is torch:
+            self.model, self.x, self.y = self.model.to(device), self.x.to(device), self.y.to(device)
+        self.autocast = torch.autocast(device, torch.bfloat16) if bfloat16 else nullcontext()
+        options = {"fused": True} if lib is torch else {}
+        self.optimizer = lib.optim.AdamW(self.model.parameters(), lr=1e-3, **options)
+        self.call = wrap(self.model)
+
+    def passes(self) -> Any:
+        """Forward and backward."""
+        with self.autocast:
+            out = self.call(self.x)
+            loss = self.lib.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), self.y.reshape(-1))
+        self.optimizer.zero_grad()
+        loss.backward()
+        return loss
+
+    def step(self) -> Any:
+        loss = self.passes()
+        self.optimizer.step()
+        return loss
+
+    def wall(self, steps: int) -> None:
+        for _ in range(steps):
+            loss = self.step()
+        loss.item()
+
+    def client_ms(self, what: Callable[[], Any]) -> float:
+        """The client's time for one call, which begins when the workers have nothing to do."""
+        self.x.sum().item()
+        started = time.thread_time()
+        what()
+        return (time.thread_time() - started) * 1e3
+
+
+def twelve_layers(rounds: int) -> Iterator[Row]:
+    """The client's time for a step of 12 layers, and how much of it is sent as templates."""
+    theirs, ours = Steps(torch, DEEP), Steps(gt, DEEP)
+    for steps in (theirs, ours):
+        steps.wall(4)
+    before = session().worker_stats()
+    theirs.wall(4)
+    after = session().worker_stats()
+    hot, total = (
+        sum(getattr(a, name) - getattr(b, name) for a, b in zip(after, before, strict=True))
+        for name in ("hot_instructions", "total_instructions")
+    )
+    pairs = [(theirs.client_ms(theirs.step), ours.client_ms(ours.step)) for _ in range(2 * rounds)]
+    device, own = zip(*pairs, strict=True)
+    details = {"device_ms": statistics.median(device), "gt_ms": statistics.median(own)}
+    yield Row("step of 12 layers", ratio(list(own), list(device)), "x GT's own API", "<=", 1.4, details)
+    yield Row("share in templates", 100 * hot / total, "% of instructions", ">=", 95, {"instructions": total / 4})
+
+
+def compiled(rounds: int) -> Iterator[Row]:
+    """``torch.compile(model, backend="gt")``: forward and backward of 12 layers."""
+    plain = Steps(torch, DEEP)
+    steps = Steps(torch, DEEP, lambda model: torch.compile(model, backend="gt"))
+    for _ in range(4):
+        plain.wall(1), steps.wall(1)
+    times = [(steps.client_ms(steps.passes), plain.client_ms(plain.passes)) for _ in range(2 * rounds)]
+    ours, eager = (statistics.median(column) for column in zip(*times, strict=True))
+    details = {"without_ms": eager, "least_ms": min(t for t, _ in times)}
+    yield Row("12 layers forward and backward, compiled", ours, "ms of the client", "<=", 3.0, details)
+
+
+def small_gpt(rounds: int) -> Iterator[Row]:
+    """Steps of a GPT of 2 layers x 128, from start to end."""
+    theirs, ours = Steps(torch, NANO), Steps(gt, NANO)
+    device_s, gt_s = in_turns(rounds, lambda: theirs.wall(5), lambda: ours.wall(5))
+    details = {"device_ms": statistics.median(device_s) * 200, "gt_ms": statistics.median(gt_s) * 200}
+    yield Row("step of a GPT of 2 layers x 128", ratio(gt_s, device_s), "x GT's own API", "<=", 1.1, details)
+
+
+def gpt2(rounds: int) -> Iterator[Row]:
+    """Steps of GPT-2 124M in bfloat16 against torch itself, where the client has a GPU, too."""
+    if not torch.cuda.is_available():
+        return
+    ours, theirs = Steps(torch, GPT2, bfloat16=True), Steps(torch, GPT2, device="cuda", bfloat16=True)
+    for _ in range(2):
+        ours.wall(5), theirs.wall(5)
+    device_s, torch_s = in_turns(rounds, lambda: ours.wall(20), lambda: theirs.wall(20))
+    client = statistics.median(ours.client_ms(ours.step) for _ in range(rounds))
+    details = {"device_ms": statistics.median(device_s) * 50, "torch_ms": statistics.median(torch_s) * 50}
+    yield Row("step of GPT-2 124M, bfloat16", ratio(torch_s, device_s), "x torch eager", "<=", 1.05, details)
+    yield Row("the client's time of it", client, "ms of the client")
+
+
+MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
+    "ops": single_ops,
+    "layers": twelve_layers,
+    "compile": compiled,
+    "gpt": small_gpt,
+    "gpt2": gpt2,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(run(MEASUREMENTS, __doc__))

@@ -1,0 +1,224 @@
+"""A client's connection over TCP that outlives its sockets (see `gt.wire.numbering` and `gt.wire.leased_listener`).
+
+    opening      the first socket is being connected; `Hello` and `Open` wait in it
+    connected    messages are counted and sent
+    lost         the socket has ended. Messages are only counted. One socket after the other tries to `Resume`
+
+After silence, the client tries again as long as the server keeps the session. If the server has closed the connection,
+the client tries again for a moment only: either a device in the network has reset the connection, or the server has
+ended. If nobody listens at the server's address any more, it has ended.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from functools import partial
+from typing import Any
+
+from gt.say import warn
+from gt.wire import interrupts
+from gt.wire.auth import Keys
+from gt.wire.codec import BadFrame
+from gt.wire.numbering import (
+    CONTROL,
+    Acknowledge,
+    Control,
+    Expired,
+    Numbering,
+    Open,
+    Opened,
+    Resume,
+    Resumed,
+    control,
+    read_control,
+)
+from gt.wire.sockets import NOT_AUTHORIZED, RECONNECT_MS, SILENCE_MS, ZmqConnection
+
+#: Seconds after a connection was closed in which a new one may be made.
+GRACE_S = 2.0
+#: Seconds that one attempt to connect may take, and the longest pause between two.
+ATTEMPT_S, MAX_PAUSE_S = 5.0, 1.0
+#: Seconds that the question whether anybody listens at an address may take.
+PROBE_S = 0.2
+EXPIRED = "the server has ended this session, or was started again"
+
+
+@interrupts.deferred
+class LeasedConnection:
+    """See `gt.wire.transport.Connection`."""
+
+    def __init__(self, address: str, keys: Keys) -> None:
+        self._address = address
+        self._open_socket = partial(ZmqConnection, address, keys, reconnect=False)
+        self._wake_fds: list[int] = []
+        self._numbering = Numbering()
+        #: the first message; it goes before `Open`, so that it is not counted
+        self._hello: list[Any] | None = None
+        #: who has it can resume the session; empty until the server has sent it
+        self._key = b""
+        self._lease_s = 0.0
+        self.ended = ""
+        self.refused = ""
+        self._inner: ZmqConnection | None = self._open_socket()
+        #: whether messages are sent, and not only counted
+        self._connected = True
+        #: while there is no connection: since when the server has not answered, until when to try, whether the server
+        #: closed the connection, and whether the user knows
+        self._lost_at = self._until = 0.0
+        self._closed_by_server = self._reported = False
+        self._attempt = 0
+        #: when the current attempt ends, or the next one begins
+        self._next_step, self._pause = time.monotonic() + ATTEMPT_S, RECONNECT_MS / 1000
+
+    def also_wake_on(self, fd: int) -> None:
+        self._wake_fds.append(fd)
+        if self._inner is not None:
+            self._inner.also_wake_on(fd)
+
+    # -- messages ------------------------------------------------------------------------
+
+    def send(self, frames: list[Any]) -> None:
+        if self._hello is None:
+            self._hello = frames
+            self._greet()
+            return
+        frames = self._numbering.outgoing(frames)
+        if self._connected and self._inner is not None:
+            self._inner.send(frames)
+
+    @interrupts.interruptible
+    def wait(self, milliseconds: int) -> bool:
+        """Wait for messages, at most this long; whether something happened."""
+        inner = self._inner
+        if inner is None:
+            time.sleep(min(milliseconds / 1000, max(0.0, self._next_step - time.monotonic())))
+            self._check()
+            return False
+        happened = inner.wait(milliseconds)
+        if not self._connected or not self._key or inner.ended:
+            self._check()
+        return happened
+
+    def take(self) -> list[list[bytes]]:
+        """The messages that have arrived."""
+        inner, numbering, messages = self._inner, self._numbering, []
+        if inner is None:
+            return []
+        for frames in inner.take():
+            if frames[0][:1] == CONTROL:
+                try:
+                    self._control(read_control(frames.pop(0)))
+                except BadFrame as error:
+                    self.ended = self.ended or f"the server sent an invalid message: {error}"
+                if not frames:
+                    continue
+            if self._key:
+                numbering.incoming(frames)
+            messages.append(frames)
+        if self._connected and numbering.overdue:
+            inner.send([numbering.acknowledgement()])
+        return messages
+
+    def _control(self, message: Control) -> None:
+        if isinstance(message, Acknowledge):
+            self._numbering.acknowledged(message.received)
+        elif isinstance(message, Opened):
+            self._key, self._lease_s = message.key, message.lease_s
+        elif isinstance(message, Resumed):
+            self._resumed(message)
+        elif isinstance(message, Expired):
+            self.ended = self.ended or EXPIRED
+        else:
+            raise BadFrame(f"unexpected message {type(message).__name__}")
+
+    # -- connections ---------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """Send the first message of a new socket."""
+        if self._inner is None or self._hello is None:
+            return
+        if self._key:
+            self._attempt += 1
+            self._inner.send([control(Resume(self._key, self._attempt, self._numbering.received))])
+        else:
+            self._inner.send(self._hello)
+            self._inner.send([control(Open())])
+            for frames in self._numbering.kept:
+                self._inner.send(frames)
+
+    def _check(self) -> None:
+        """Look at the state of the socket, and take the next step to a connection."""
+        inner, now = self._inner, time.monotonic()
+        if self.ended:
+            return
+        if self._connected and self._key:
+            if inner is not None and inner.ended:
+                self._lose(inner, now)
+            return
+        if not self._key and inner is not None and (inner.refused or inner.ended):
+            self.refused, self.ended = inner.refused, inner.ended
+            return
+        self._report(now)
+        if inner is None:
+            if now >= self._next_step:
+                self._inner, self._next_step = self._open_socket(), now + ATTEMPT_S
+                if self._key:
+                    self._next_step = min(self._next_step, max(self._until, now))
+                for fd in self._wake_fds:
+                    self._inner.also_wake_on(fd)
+                self._greet()
+        elif inner.unreachable or inner.refused or inner.ended or now >= self._next_step:
+            self._give_up_attempt(inner, now)
+
+    def _lose(self, inner: ZmqConnection, now: float) -> None:
+        """The connection has ended."""
+        self._connected, self._reported = False, False
+        self._closed_by_server = inner.closed_by_peer
+        self._lost_at = now if self._closed_by_server else now - SILENCE_MS / 1000
+        self._until = now + (GRACE_S if self._closed_by_server else self._lease_s)
+        self._close_socket(inner, now)
+
+    def _give_up_attempt(self, inner: ZmqConnection, now: float) -> None:
+        self._close_socket(inner, now + self._pause)
+        self._pause = min(2 * self._pause, MAX_PAUSE_S)
+        out_of_time = bool(self._key) and now >= self._until
+        if inner.refused == NOT_AUTHORIZED:
+            self.ended = NOT_AUTHORIZED
+        elif self._closed_by_server and (out_of_time or (inner.unreachable and self._nobody_listens())):
+            self.ended = "the server closed the connection, or died"
+        elif out_of_time:
+            self.ended = f"the server has not answered for {now - self._lost_at:.0f} s"
+
+    def _close_socket(self, inner: ZmqConnection, next_step: float) -> None:
+        self._inner, self._next_step = None, next_step
+        inner.close()
+
+    def _nobody_listens(self) -> bool:
+        host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
+        return False
+
+    def _report(self, now: float) -> None:
+        """Tell the user, once, what the program waits for."""
+        if self._key and not self._closed_by_server and not self._reported:
+            self._reported = True
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + self._until - now))
+            warn(f"the server has not answered for {now - self._lost_at:.0f} s; trying again until {until}")
+
+    def _resumed(self, message: Resumed) -> None:
+        if self._inner is None or self._connected:
+            raise BadFrame("unexpected message Resumed")
+        missing = self._numbering.resume(message.received)
+        if self._reported:
+            warn(f"the server answers again, after {time.monotonic() - self._lost_at:.0f} s")
+        self._connected, self._pause = True, RECONNECT_MS / 1000
+        for frames in missing:
+            self._inner.send(frames)
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()

@@ -1,0 +1,214 @@
+"""Keeps the session of a client that is silent: a `ZmqListener` whose clients may come back on another connection.
+
+A client sends `Open` after its `Hello` (see `gt.wire.numbering`). From then on its name, for the rest of the server, is
+that of its first connection, also when another connection carries the session.
+
+How a connection ends decides how long the session is kept:
+
+    a Bye, or a refusal       not at all
+    the peer's kernel has     `GRACE_S`: the process has ended, or a device in the network has reset the connection. In
+    closed the connection     the second case the client notices it too, and comes back at once
+    only silence              the lease: the process is stopped, or the network is away
+    silence, then closed      `SILENT_GRACE_S`: the stopped process was killed, or the client has given up this
+                              connection and is trying to make another
+
+ZeroMQ does not report how a connection ended. A second descriptor of each connection keeps its state in the kernel, so
+that it can be looked at when ZeroMQ has closed its own (`gt.wire.sockets.TcpConnection`). After silence it stays open,
+for reading: so the end of a stopped process is noticed, and the process finds its connection closed when it continues.
+
+Workers and viewers send no `Open`, and pass through unchanged.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gt.wire.codec import BadFrame
+from gt.wire.identities import PeerIdentity
+from gt.wire.numbering import (
+    CONTROL,
+    Acknowledge,
+    Control,
+    Expired,
+    Numbering,
+    Open,
+    Opened,
+    Resume,
+    Resumed,
+    control,
+    read_control,
+)
+from gt.wire.sockets import MAX_UNSENT_MESSAGES, TcpConnection, ZmqListener
+from gt.wire.token_file import Identities
+
+#: Seconds that the session of a client whose connection was closed is kept.
+GRACE_S = 2.0
+#: The same after silence: longer than a client that is alive needs for one more attempt.
+SILENT_GRACE_S = 15.0
+#: Messages that a client may leave unacknowledged before it counts as lost. They must all fit into a new connection.
+MAX_KEPT_MESSAGES = MAX_UNSENT_MESSAGES - 16
+
+
+class Lease:
+    """A client's session."""
+
+    def __init__(self, name: bytes, tcp: TcpConnection) -> None:
+        #: the client's name for the rest of the server
+        self.name = name
+        self.key = secrets.token_bytes(16)
+        self.numbering = Numbering()
+        #: the connection that carries the session; None while there is none
+        self.wire: bytes | None = name
+        #: the last connection that carried the session
+        self.tcp = tcp
+        #: the number of the last attempt to resume
+        self.attempt = 0
+        #: when the session ends if no connection carries it until then
+        self.deadline = 0.0
+
+
+class LeasedListener:
+    """See `gt.wire.transport.Listener`. ``report`` is called with a client and what is known about its silence."""
+
+    def __init__(
+        self, inner: ZmqListener, identities: Identities, lease_s: float, report: Callable[[bytes, str], object]
+    ) -> None:
+        self._inner, self._identities, self._lease_s, self._report = inner, identities, lease_s, report
+        self._by_name: dict[bytes, Lease] = {}
+        self._by_wire: dict[bytes, Lease] = {}
+        self._by_key: dict[bytes, Lease] = {}
+
+    def receive(self, seconds: float) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
+        for wire, frames in self._inner.receive(seconds):
+            lease = self._by_wire.get(wire)
+            if frames[0][:1] == CONTROL:
+                try:
+                    lease = self._control(wire, lease, read_control(frames.pop(0)))
+                except BadFrame as error:
+                    yield wire if lease is None else lease.name, error
+                    continue
+                if not frames:
+                    continue
+            if lease is None:
+                yield wire, frames
+            else:
+                lease.numbering.incoming(frames)
+                yield lease.name, frames
+
+    def _control(self, wire: bytes, lease: Lease | None, message: Control) -> Lease | None:
+        """Handle a message that is not counted, and return the session of its connection. Raises BadFrame."""
+        if isinstance(message, Acknowledge) and lease is not None:
+            lease.numbering.acknowledged(message.received)
+        elif isinstance(message, Open) and lease is None:
+            lease = Lease(wire, self._inner.tcp(wire).duplicate())
+            self._by_name[wire] = self._by_wire[wire] = self._by_key[lease.key] = lease
+            self._send(lease, [control(Opened(lease.key, self._lease_s))])
+        elif isinstance(message, Resume) and lease is None:
+            lease = self._resume(wire, message)
+        else:
+            raise BadFrame(f"unexpected message {type(message).__name__}")
+        return lease
+
+    def _resume(self, wire: bytes, m: Resume) -> Lease | None:
+        """Let this connection carry its session from now on. Returns the session, if there is one."""
+        lease = self._by_key.get(m.key)
+        if lease is not None and lease.tcp.key != self._inner.tcp(wire).key:  # another token: it is not this client
+            lease = None
+        if lease is None or m.attempt <= lease.attempt:
+            if lease is None:
+                self._inner.send(wire, [control(Expired())])
+            self._inner.drop(wire)
+            return None
+        missing = lease.numbering.resume(m.received)
+        if lease.wire is not None:  # the client has noticed the loss first
+            del self._by_wire[lease.wire]
+            self._inner.drop(lease.wire)
+        lease.tcp.close()
+        lease.wire, lease.tcp, lease.attempt = wire, self._inner.tcp(wire).duplicate(), m.attempt
+        self._by_wire[wire] = lease
+        self._report(lease.name, "has a new connection")
+        self._send(lease, [control(Resumed(lease.numbering.received))])
+        for frames in missing:
+            self._send(lease, frames)
+        return lease
+
+    def send(self, peer: bytes, frames: list[Any]) -> bool:
+        """False if the peer is lost. A message for a client without a connection is kept."""
+        lease = self._by_name.get(peer)
+        if lease is None:
+            return self._inner.send(peer, frames)
+        frames = lease.numbering.outgoing(frames)
+        if lease.wire is not None:
+            self._send(lease, frames)
+        if len(lease.numbering.kept) > MAX_KEPT_MESSAGES:  # it never reads, or does not acknowledge
+            self.drop(peer)
+            return False
+        return True
+
+    def _send(self, lease: Lease, frames: list[Any]) -> None:
+        if lease.wire is not None and not self._inner.send(lease.wire, frames):
+            del self._by_wire[lease.wire]
+            lease.wire = None
+            closed = lease.tcp.closed_by_peer
+            lease.deadline = time.monotonic() + (GRACE_S if closed else self._lease_s)
+            if closed:
+                lease.tcp.close()
+            else:
+                lease.tcp.shut_down(socket.SHUT_WR)
+                self._report(lease.name, f"does not answer; its session is kept for {self._lease_s:g} s")
+
+    def silent(self, now: float) -> list[bytes]:
+        """Clients whose lease has ended. Sends an acknowledgement to the others, which fails where one is lost."""
+        expired = self._inner.silent(now)
+        for lease in self._by_name.values():
+            if lease.wire is not None:
+                self._send(lease, [lease.numbering.acknowledgement()])
+                continue
+            if lease.tcp.is_open and lease.tcp.closed_by_peer:
+                lease.tcp.close()
+                lease.deadline = min(lease.deadline, now + SILENT_GRACE_S)
+            if now >= lease.deadline:
+                expired.append(lease.name)
+        return expired
+
+    def identity(self, peer: bytes) -> PeerIdentity | None:
+        tcp = self._tcp(peer)
+        return None if tcp is None else self._identities.find(tcp.key)
+
+    def address(self, peer: bytes) -> str:
+        tcp = self._tcp(peer)
+        return "" if tcp is None else tcp.address
+
+    def _tcp(self, peer: bytes) -> TcpConnection | None:
+        """The last connection of a peer; None if it is lost."""
+        lease = self._by_name.get(peer)
+        if lease is not None:
+            return lease.tcp
+        try:
+            return self._inner.tcp(peer)
+        except KeyError:
+            return None
+
+    def needs_heartbeat(self, peer: bytes) -> bool:
+        return peer not in self._by_name
+
+    def drop(self, peer: bytes) -> None:
+        """Ignore the peer, and disconnect it soon; its session ends."""
+        lease = self._by_name.pop(peer, None)
+        if lease is None:
+            self._inner.drop(peer)
+            return
+        del self._by_key[lease.key]
+        lease.tcp.close()
+        if lease.wire is not None:
+            del self._by_wire[lease.wire]
+            self._inner.drop(lease.wire)
+
+    def close(self) -> None:
+        self._inner.close()
+        for lease in self._by_name.values():
+            lease.tcp.close()

@@ -1,0 +1,124 @@
+"""The messages of recovery: a client's program runs again when a worker is lost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gt.wire.base import Message
+from gt.wire.structures import SharedRange
+
+
+class Recover(Message, frozen=True, array_like=True, tag=True):
+    """Keep this client's program, and run it again when a worker is lost. Sent before the first instruction."""
+
+    #: how many seconds to wait for a new worker before the program goes on with fewer
+    wait: float
+    #: seconds between two snapshots; 0: none are taken by themselves
+    every: float = 0.0
+
+
+class Restarted(Message, frozen=True, array_like=True, tag=True):
+    """The client's program runs again, because a worker was lost. The client sends it back without requests."""
+
+    #: the reads whose values will be sent, from their beginning
+    requests: list[int]
+
+
+class Dropped(Message, frozen=True, array_like=True, tag=True):
+    """A worker's answer to `Drop` with ``again``: what it sends for the client after this belongs to the new run."""
+
+    client: int
+
+
+class TakeSnapshot(Message, frozen=True, array_like=True, tag=True):
+    """Copy all tensors of the client as they are after what was submitted so far. Answered by `SnapshotTaken`."""
+
+    request: int
+
+
+class SnapshotTaken(Message, frozen=True, array_like=True, tag=True):
+    """Answers `TakeSnapshot` when the snapshot is complete."""
+
+    request: int
+    #: why there is none; empty: there is one
+    problem: str
+
+
+class SavedFailure(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor that has a failure instead of a value (see `gt.worker.space.Failure`)."""
+
+    id: int
+    cause: int
+    kind: str
+    text: str
+    site: int
+    elsewhere: bool
+
+
+class SavedBlock(msgspec.Struct, frozen=True, array_like=True):
+    """Where a worker has written its block of a tensor."""
+
+    id: int
+    #: the storage that the block is a part of: where it begins, and its size in bytes; several blocks may share it
+    storage: int
+    nbytes: int
+    #: where the block begins in the storage, and its strides, in bytes
+    offset: int
+    strides: list[int]
+
+
+class Saved(Message, frozen=True, array_like=True, tag=True):
+    """A worker has written its part of a snapshot."""
+
+    client: int
+    number: int
+    memory: SharedRange | None
+    blocks: list[SavedBlock]
+    failures: list[SavedFailure]
+    #: why it could not be written; empty: it was
+    problem: str
+
+
+class Release(Message, frozen=True, array_like=True, tag=True):
+    """The worker's memory of a snapshot is not needed any more: the server has opened it, or the snapshot failed."""
+
+    client: int
+    number: int
+
+
+class SavedPiece(msgspec.Struct, frozen=True, array_like=True):
+    """A region of a saved block that becomes a region of another block."""
+
+    #: the index of the memory that holds the block, the block there, and its sizes
+    memory: int
+    block: SavedBlock
+    sizes: list[int]
+    #: where the region begins in the saved block, where in the new one, and its lengths
+    start: list[int]
+    to: list[int]
+    lengths: list[int]
+
+
+class RestoredTensor(msgspec.Struct, frozen=True, array_like=True):
+    """One worker's block of a tensor, and where its parts are saved."""
+
+    id: int
+    dtype: str
+    sizes: list[int]
+    #: the terms that ``op`` combines, each in pieces; one term, unless a partial tensor is restored on fewer workers
+    terms: list[list[SavedPiece]]
+    op: str
+
+
+class Restore(Message, frozen=True, array_like=True, tag=True):
+    """Put tensors of a snapshot into the client's space, which is empty."""
+
+    client: int
+    memories: list[SharedRange]
+    tensors: list[RestoredTensor]
+    failures: list[SavedFailure]
+
+
+RecoveryToDispatcher = Recover | Restarted | Dropped | TakeSnapshot | Saved
+RecoveryToClient = Restarted | SnapshotTaken
+RecoveryToWorker = Release | Restore

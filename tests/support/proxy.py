@@ -1,0 +1,95 @@
+"""A TCP proxy between a peer and its server, which loses connections the way a network does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from typing import Any
+
+from tests.support.processes import LONG, free_port
+
+
+class Proxy:
+    """Forwards connections to a port of this machine. It runs in a thread of its own.
+
+    freeze()   nothing passes, and nothing is closed; `thaw` lets everything pass that waited
+    bury()     like `freeze`, but for ever: only connections made after `thaw` work
+    reset()    both sides of all connections get a reset
+    """
+
+    def __init__(self, stack: contextlib.ExitStack, target: int) -> None:
+        self._target, self.port = target, free_port()
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
+        #: the pumps wait for their gate; those of buried connections wait for ever
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=1 << 16))
+        stack.callback(self._close)
+
+    def _call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LONG)
+
+    def freeze(self) -> None:
+        self._loop.call_soon_threadsafe(self._gate.clear)
+
+    def thaw(self) -> None:
+        self._loop.call_soon_threadsafe(self._gate.set)
+
+    def bury(self) -> None:
+        def replace_gate() -> None:
+            self._gate.clear()
+            self._gate = asyncio.Event()
+
+        self._loop.call_soon_threadsafe(replace_gate)
+
+    def reset(self) -> None:
+        self._call(self._reset())
+
+    async def _reset(self) -> None:
+        for writer in list(self._writers):
+            wire = writer.get_extra_info("socket")
+            with contextlib.suppress(OSError):  # closed already
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        gate = self._gate
+        try:
+            await gate.wait()
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except (OSError, asyncio.CancelledError):
+            writer.close()
+            return
+        self._writers |= {writer, far_writer}
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(self._pump(reader, far_writer, gate), self._pump(far_reader, writer, gate))
+        self._writers -= {writer, far_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await gate.wait()
+                writer.write(data)
+                await writer.drain()
+        await gate.wait()
+        writer.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        await self._reset()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _close(self) -> None:
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LONG)
+        self._loop.close()
