@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from gt.events.advice import REMEDIES, WAITS
-from gt.events.breakdown import KINDS
+from gt.events.advice import REMEDIES, WAITS, advice
+from gt.events.breakdown import KINDS, Breakdown
 from tests.support.processes import LONG, ROOT, Process, script
 
 #: Explains the last of a few calls of ``step``; the first ones define fragments and groups of workers.
@@ -116,6 +116,14 @@ def test_short_steps(stack: contextlib.ExitStack) -> None:
     """
     lines = advice_of(program, stack)
     assert not any(line.startswith(("reads", "dispatcher")) for line in lines), lines
+
+
+def test_a_step_that_no_worker_has_begun() -> None:
+    """The program is ahead of its workers. Whether the step is repeated is not known, so no advice is about that."""
+    times = dict.fromkeys(KINDS, 0.0) | {"wire": 9e6, "dispatcher": 1e6}
+    lines = advice(Breakdown(0, 10_000_000, times, read=0))
+    patterns = [line.partition(":")[0] for line in lines]
+    assert patterns[0] == "short steps" and patterns.count("short steps") == 1 and "dispatcher" not in patterns, lines
 
 
 def test_memory(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:

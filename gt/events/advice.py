@@ -44,15 +44,17 @@ def advice(breakdown: Breakdown) -> list[str]:
     rows = [*_waits(breakdown), *_computing(breakdown)]
     if breakdown.memory > FULL_MEMORY:
         rows.append((1.0, "memory", f"a device is {breakdown.memory:.0%} full"))
-    best = sorted(rows, key=lambda row: -row[0])[:COUNT]
-    return [f"{pattern}: {measured}: {REMEDIES[pattern]}" for _, pattern, measured in best]
+    best: dict[str, str] = {}
+    for _, pattern, measured in sorted(rows, key=lambda row: -row[0]):
+        best.setdefault(pattern, measured)
+    return [f"{pattern}: {measured}: {REMEDIES[pattern]}" for pattern, measured in best.items()][:COUNT]
 
 
 def _waits(b: Breakdown) -> list[tuple[float, str, str]]:
     """(share of the time that it could save, pattern, what was measured)."""
     shares = {kind: b.share(kind) for kind in WAITS}
     patterns = {kind: pattern for kind, (pattern, _) in WAITS.items()}
-    if 2 * b.hot > b.instructions:  # the steps are fragments already
+    if 2 * b.hot >= b.instructions:  # the steps are fragments already, or none ran in this time
         patterns["dispatcher"] = "short steps"
     if b.read is not None and 2 * b.read < b.times["wire"]:  # the program hardly waits for values
         patterns["wire"] = "short steps"
