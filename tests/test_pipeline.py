@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -565,6 +566,23 @@ def test_a_compiled_step(name: str, workers: int) -> None:
     with Cluster(workers, backend="numpy").client():
         losses = losses_in_stages(6, name, compiled=True)
     np.testing.assert_allclose(losses, losses_in_torch(6), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+def test_a_step_leaves_no_reference_cycles(name: str) -> None:
+    """A cycle would keep tensors until Python collects garbage, and `gt.compile` would refuse the step."""
+    x, y = data(8)
+    with Cluster(2, backend="numpy").client():
+        pipeline = Pipeline([Part(v) for v in values_of(2)], name, 4)
+        batch, target, kept = gt.tensor(x), gt.tensor(y), []
+        gc.disable()
+        try:
+            for _ in range(4):
+                pipeline.step(batch, target, F.mse_loss).item()
+                kept.append([entry["client"]["tensors"] for entry in gt.debug.memory().values()])
+        finally:
+            gc.enable()
+    assert kept[1:] == kept[1:2] * 3
 
 
 @pytest.mark.long

@@ -33,7 +33,6 @@ class PartPass:
     ) -> None:
         self.parts, self.signals, self.loss_fn = parts, signals, loss_fn
         self.count = len(microbatches)
-        self.actions = {"F": self.forward, "B": self.backward, "I": self.backward_inputs, "W": self.backward_weights}
         self._shares = _shares(microbatches, mean_loss)
         #: what each part is called with; all microbatches start to move to the first part now
         self._inputs: dict[Key, Any] = {
@@ -178,6 +177,15 @@ class PartPass:
         last = len(self.parts) - 1
         results = [self._outputs[last, m] for m in range(self.count)]
         return [row[0] if len(row) == 1 else tuple(row) for row in results]
+
+
+#: what a part does in each kind of action: (pass, part, microbatch)
+ACTIONS: dict[str, Callable[[PartPass, int, int], None]] = {
+    "F": PartPass.forward,
+    "B": PartPass.backward,
+    "I": PartPass.backward_inputs,
+    "W": PartPass.backward_weights,
+}
 
 
 def _shares(microbatches: list[Any], mean_loss: bool) -> list[float]:

@@ -25,7 +25,7 @@ from gt.nn import Module
 from gt.pipeline.actions import Action, Schedule
 from gt.pipeline.files import is_file, read_schedule
 from gt.pipeline.microbatches import cut_batch, cut_targets
-from gt.pipeline.part_pass import PartPass
+from gt.pipeline.part_pass import ACTIONS, PartPass
 from gt.pipeline.schedules import chunks_of, forward_schedule, make_schedule
 from gt.pipeline.stages import StageSignals, Workers
 from gt.pipeline.timing import merged_order
@@ -102,7 +102,7 @@ class Pipeline:
         run = self._begin(batch, targets, loss_fn)
         for action in self._order(run.count, forward_only=False):
             with _without_autocast_cache(action.kind):
-                run.actions[action.kind](action.part, action.microbatch)
+                ACTIONS[action.kind](run, action.part, action.microbatch)
             cut()  # the same action on another microbatch is a repetition
         return run.loss()
 
