@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gt.events.table import COLUMNS, batch_rows
 from gt.wire.event_messages import EVENT_FIELDS, STRETCH_COLUMNS, EventBatch
 from gt.wire.structures import EventName
+from gt.worker.engines.numpy import NumpyEngine
 from gt.worker.event_packing import PackedEvents, StreamPattern, Stretch, pack
+from gt.worker.recording import EventRecorder
+from gt.worker.space import ClientSpace
 
 NAMES = [EventName("op", family, family, family, "", 8) for family in ("matmul", "elementwise", "reduction")]
 
@@ -93,3 +98,41 @@ def test_an_instruction_where_frees_were() -> None:
     assert list(pattern.whats) == [0, 1]
     assert pattern.sites([16, 3, 7, 1, 18, 3, 9, 7, 17, 4, 8, 7], 3) is None
     assert pattern.sites([16, 3, 7, 1, 18, 3, b"", 7, 17, 4, 8, 7], 3) is None
+
+
+def test_a_pattern_of_a_loop() -> None:
+    """Positions at equal distances are compared as slices, others one by one."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        stream: list[Any] = []
+        for _ in range(int(rng.integers(0, 6))):
+            frees = [-1] * int(rng.integers(0, 3))
+            stream += ([int(rng.integers(16, 19)), int(rng.integers(1, 4)), 7, 1, *frees]) * int(rng.integers(1, 12))
+        pattern = pattern_of(stream)
+        at = [k for k in range(len(stream)) if stream[k] >= 16]
+        assert [stream[k] - 16 for k in at] == list(pattern.whats)
+        assert pattern.sites(list(stream), len(at)) is pattern.first_sites
+        for k in at:
+            assert pattern.sites([*stream[:k], 19, *stream[k + 1 :]], len(at)) is None
+            other_line = pattern.sites([*stream[: k + 1], 9, *stream[k + 2 :]], len(at))
+            assert other_line is not None
+            assert list(other_line) == [9 if j == k else stream[j + 1] for j in at]
+
+
+def test_frees_at_other_places_are_recognised_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches of one length whose frees are at different places: each pattern is made once, and shares its rows."""
+    made: list[int] = []
+    make = StreamPattern.__init__
+    monkeypatch.setattr(StreamPattern, "__init__", lambda *args: made.append(1) or make(*args))
+    ticks = itertools.count()
+    recorder = EventRecorder(NumpyEngine(), lambda: next(ticks), {})
+    events = recorder._events
+    events.names, events.codes = [*NAMES], {16: (0, 4), 17: (1, 4)}
+    events.new = False
+    streams = [[16, 3, 7, 1, -5, 17, 4, 8, 7], [-5, 16, 3, 7, 1, 17, 4, 8, 7], [16, 3, 7, 1, 17, 4, 8, 7, -5]]
+    for stream in streams * 5:
+        recorder.codes(ClientSpace(shares_memory=False))
+        recorder.interpreted(ClientSpace(shares_memory=False), stream, 0, len(stream), 2)
+    assert len(made) == len(streams)
+    assert len({id(stretch.whats) for stretch in events.stretches}) == len(streams)
+    assert all(list(stretch.whats) == [0, 1] and list(stretch.sites) == [3, 4] for stretch in events.stretches)

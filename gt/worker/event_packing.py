@@ -24,6 +24,11 @@ from gt.wire.structures import EventName
 UNMEASURED_NS = 1000.0
 #: Source lines with larger numbers are not reported.
 MAX_SITE = (1 << 16) - 1
+#: The most lengths of stretches that are remembered for a client, and the most patterns of one length: frees come at
+#: other places when the client's garbage collector has run.
+MAX_LENGTHS, MAX_PATTERNS = 64, 4
+#: Fewer words at equal distances are faster one by one.
+SHORTEST_SLICE = 5
 
 
 class Stretch(Struct, frozen=True, gc=False):
@@ -56,7 +61,7 @@ class StreamPattern:
     """The instructions in a stretch of words. A program repeats them with other tensors, and comparing the words with
     those of the last time is several times faster than finding the instructions one by one."""
 
-    __slots__ = ("_frees_of", "_words", "_words_of", "first_sites", "whats")
+    __slots__ = ("_at", "_codes", "_codes_at", "_frees", "_lines", "_lines_at", "first_sites", "whats")
 
     def __init__(self, stream: list[Any], i: int, end: int, name: Callable[[int], tuple[int, int]]) -> None:
         """``name``: code -> (index of its name, how many words it has)."""
@@ -70,35 +75,77 @@ class StreamPattern:
             whats.append(what)
             at.append(i)
             i += width
-        self.whats = whats
-        #: the codes, then the source lines
-        self._words_of, self._frees_of = _words([*at, *(k + 1 for k in at)]), _words(frees)
-        self._words = self._words_of(stream)
-        self.first_sites = source_lines(self._words[len(at) :])
+        self.whats, self._at, self._frees = whats, at, frees
+        places = _places(at)
+        self._codes_at, self._lines_at = _words(places, 0), _words(places, 1)
+        self._codes, self._lines = self._codes_at(stream), self._lines_at(stream)
+        self.first_sites = source_lines([stream[k + 1] for k in at])
 
     def sites(self, stream: list[Any], count: int) -> array[int] | None:
         """The source lines in a stretch of the same length, in which ``count`` instructions ran; None if it has other
         codes, or not only frees between."""
-        words, known = self._words_of(stream), len(self.whats)
-        same = words == self._words
-        if same and count == known:
+        if self._codes_at(stream) != self._codes:
+            return None
+        same = self._lines_at(stream) == self._lines
+        if same and count == len(self.whats):
             # something else between the codes would be an instruction more, or take the words of one of these
             return self.first_sites
-        if words[:known] != self._words[:known]:
-            return None
         try:
-            if max(self._frees_of(stream), default=-1) >= 0:
+            if max((stream[k] for k in self._frees), default=-1) >= 0:
                 return None
         except TypeError:  # there is something else where the frees were
             return None
-        return self.first_sites if same else source_lines(words[known:])
+        return self.first_sites if same else source_lines([stream[k + 1] for k in self._at])
 
 
-def _words(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A function that returns the words at these positions."""
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    return lambda stream: [stream[k] for k in positions]
+class StreamPatterns:
+    """The patterns of the stretches that a client repeats."""
+
+    def __init__(self) -> None:
+        #: (first word, last word) -> what ran there before, the newest first
+        self._known: dict[tuple[int, int], list[StreamPattern]] = {}
+
+    def find(self, stream: list[Any], i: int, end: int, count: int) -> tuple[array[int], array[int]] | None:
+        """(indices of names, source lines) of the ``count`` instructions in these words; None if they are new."""
+        for pattern in self._known.get((i, end), ()):
+            sites = pattern.sites(stream, count)
+            if sites is not None:
+                return pattern.whats, sites
+        return None
+
+    def add(
+        self, stream: list[Any], i: int, end: int, name: Callable[[int], tuple[int, int]]
+    ) -> tuple[array[int], array[int]]:
+        """Remember these words. Returns the same as `find`."""
+        if len(self._known) >= MAX_LENGTHS:
+            self._known.clear()
+        pattern = StreamPattern(stream, i, end, name)
+        self._known[i, end] = [pattern, *self._known.get((i, end), [])[: MAX_PATTERNS - 1]]
+        return pattern.whats, pattern.first_sites
+
+
+def _places(positions: list[int]) -> list[range]:
+    """The positions as ranges. A loop of one op makes positions at equal distances."""
+    places, last = [], len(positions) - 1
+    k = 0
+    while k < last:
+        end, step = k + 1, positions[k + 1] - positions[k]
+        while end < last and positions[end + 1] - positions[end] == step:
+            end += 1
+        places.append(range(positions[k], positions[end] + 1, step))
+        k = end + 1
+    return places if k > last else [*places, range(positions[k], positions[k] + 1)]
+
+
+def _words(places: list[range], offset: int) -> Callable[[list[Any]], Any]:
+    """A function that returns the words at these places. Slices take a tenth of the time of single words."""
+    keys: list[Any] = []
+    for place in places:
+        if len(place) < SHORTEST_SLICE:
+            keys += [k + offset for k in place]
+        else:
+            keys.append(slice(place.start + offset, place.stop + offset, place.step))
+    return itemgetter(*keys) if keys else lambda stream: None
 
 
 def pack(stretches: list[tuple[Stretch, list[int]]], names: list[EventName], weights: Any) -> PackedEvents:

@@ -31,7 +31,7 @@ from gt.ops.families import family
 from gt.wire.event_messages import LEVELS, WAITING, Recorded
 from gt.wire.structures import EventName
 from gt.worker.engines import Engine, Marks
-from gt.worker.event_packing import StreamPattern, Stretch, pack, source_lines
+from gt.worker.event_packing import StreamPatterns, Stretch, pack, source_lines
 from gt.worker.fragment_run import FragmentRun
 from gt.worker.fragments import FREE, LinkedFragment, LinkedSection
 from gt.worker.linked import LinkedMove, LinkedSignature
@@ -45,8 +45,6 @@ MEMORY_NS = 1_000_000_000
 DETAILED_EVERY = 61
 #: Where marks are cheap, stretches whose instructions take this long on average are all noted in detail.
 LONG_NS = 100_000
-#: The most stretches of words that are remembered for a client.
-MAX_PATTERNS = 64
 #: The most stretches of a client that wait for the GPU. Older ones are dropped, and their events counted.
 MAX_WAITING_STRETCHES = 10_000
 
@@ -93,8 +91,7 @@ class _ClientEvents:
         self.indices: dict[Any, int] = {}
         #: code -> (index of the name, how many words it has)
         self.codes: dict[int, tuple[int, int]] = {}
-        #: (first word, last word) -> what ran there the last time
-        self.patterns: dict[tuple[int, int], StreamPattern] = {}
+        self.patterns = StreamPatterns()
         self.new_names = 0
         self.sites: set[int] = set()
         self.sections: dict[LinkedSection, _SectionEvents] = {}
@@ -149,7 +146,8 @@ class EventRecorder:
 
     def begin(self, client: int, message: Any) -> None:
         """The words of this message run from here on. If the stream has waited for a move, that becomes an event."""
-        self._events, self._fragment = events, _ = self._client(client), 0
+        self._events = events = self._clients.get(client) or self._client(client)
+        self._fragment = 0
         if message is self._newest:
             self._execute, self._queued = self._executes, self._newest_arrived
         else:
@@ -190,14 +188,9 @@ class EventRecorder:
     def interpreted(self, space: ClientSpace, stream: list[Any], i: int, end: int, count: int) -> None:
         """The interpreter has run the words from ``i`` to ``end``, with ``count`` kernels and moves."""
         events, last, names = self._events, self._marks.mark(), len(self._events.names)
-        pattern = events.patterns.get((i, end))
-        sites = None if pattern is None else pattern.sites(stream, count)
-        if pattern is None or sites is None:
-            if len(events.patterns) >= MAX_PATTERNS:
-                events.patterns.clear()
-            pattern = events.patterns[i, end] = StreamPattern(stream, i, end, lambda code: self._code(space, code))
-            sites = pattern.first_sites
-        whats = pattern.whats
+        whats, sites = events.patterns.find(stream, i, end, count) or events.patterns.add(
+            stream, i, end, lambda code: self._code(space, code)
+        )
         if not whats:
             return
         marks = [self._first, last]
