@@ -177,8 +177,9 @@ class DashboardView:
     def _repr_html_(self) -> str:
         # cookies belong to a host name, so the page must have the name under which the notebook is shown
         link, id = self.link, f"gt-dashboard-{time.monotonic_ns()}"
+        style = f"box-sizing:border-box;width:100%;height:{self._height}px;border:1px solid #8884"
         return (
-            f"<iframe id='{id}' style='width:100%;height:{self._height}px;border:1px solid #8884'></iframe><script>"
+            f"<iframe id='{id}' style='{style}'></iframe><script>"
             f"document.getElementById('{id}').src = '{link}'.replace('127.0.0.1', "
             "['localhost', '[::1]'].includes(location.hostname) ? 'localhost' : '127.0.0.1')</script>"
             f"<a href='{self.link}' target='_blank'>open in a tab</a>"

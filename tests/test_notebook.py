@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
+import pathlib
 import pty
 import re
 import sys
+import textwrap
 import types
 from typing import Any
 
@@ -21,6 +24,7 @@ from gt.testing import Cluster
 from tests.support.dashboards import get
 from tests.support.processes import script, wait_until
 
+ROOT = pathlib.Path(__file__).parent.parent
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -185,3 +189,55 @@ def test_a_long_read_of_a_real_system() -> None:
         assert process.expect("value") == "value True"
         assert process.expect("shown") == "shown True"
         wait_until(lambda: process.popen.poll() is not None, what="its end")
+
+
+# -- a real kernel -------------------------------------------------------------------------
+
+CELLS = (
+    "import gt\nx = gt.ones(4, 3)\nx",
+    "x.layout",
+    """
+    from gt.client.stream import progress, replies
+    replies.SILENT_WAIT_S = 0.0  # at once
+    progress.REFRESH_S = 0.001
+    y = gt.randn(400, 400)
+    for _ in range(20):
+        y = (y @ y).tanh()
+    y.isfinite().all().item()
+    """,
+    "gt.debug.dashboard(height=500)",
+    "gt.disconnect()",
+)
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("nbclient", "ipykernel")),
+    reason="a kernel needs `pip install nbclient ipykernel`",
+)
+def test_a_kernel(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells run in Jupyter's own kernel; what it sends is what a notebook shows."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("GT_BACKEND", "numpy")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell)) for cell in CELLS])
+    updates: list[str] = []
+
+    class Client(NotebookClient):
+        def process_message(self, message: dict[str, Any], cell: Any, index: int) -> Any:
+            if message["msg_type"] == "update_display_data":
+                updates.append(message["content"]["data"]["text/html"])
+            return super().process_message(message, cell, index)
+
+    Client(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+    tensor, layout, read, dashboard, _ = (cell.outputs for cell in notebook.cells)
+    assert "<b>float32[4,3]</b> · 48 B · worker 0" in tensor[0].data["text/html"]
+    assert tensor[0].data["text/plain"].startswith("tensor([[1., 1., 1.]")
+    assert "<b>worker 0</b>" in layout[0].data["text/html"]
+    assert "<progress ></progress> waiting for the workers" in updates[0]
+    assert updates[-1] == read[0].data["text/html"] == ""  # the bar is gone at the end
+    assert read[1].data["text/plain"] == "True"
+    assert "height:500px" in dashboard[0].data["text/html"]
+    assert re.fullmatch(r"http://127.0.0.1:\d+/\?key=\S+", dashboard[0].data["text/plain"])
