@@ -231,7 +231,9 @@ def test_a_kernel(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
                 updates.append(message["content"]["data"]["text/html"])
             return super().process_message(message, cell, index)
 
-    Client(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+    Client(
+        notebook, timeout=120, startup_timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+    ).execute()
     tensor, layout, read, dashboard, _ = (cell.outputs for cell in notebook.cells)
     assert "<b>float32[4,3]</b> · 48 B · worker 0" in tensor[0].data["text/html"]
     assert tensor[0].data["text/plain"].startswith("tensor([[1., 1., 1.]")
