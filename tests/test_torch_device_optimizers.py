@@ -86,6 +86,27 @@ def test_steps_that_torch_computes_itself() -> None:
         torch.testing.assert_close(view.detach().cpu(), torch.zeros(2))
 
 
+def test_a_state_of_another_dtype() -> None:
+    results = []
+    for device in (DEVICE, "cpu"):
+        p = torch.ones(3, device=device, dtype=torch.bfloat16, requires_grad=True)
+        p.grad = torch.ones_like(p)
+        optimizer = torch.optim.SGD([p], lr=0.5, momentum=0.5)
+        optimizer.state[p]["momentum_buffer"] = torch.ones(3, device=device)
+        optimizer.step()
+        results.append(p.detach().cpu())
+    assert torch.equal(*results)
+
+
+def test_parameters_on_the_cpu_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "_fused_adamw_", None)
+    for shape in ((), (3,)):
+        p = torch.ones(shape, requires_grad=True)
+        p.grad = torch.ones(shape)
+        torch.optim.AdamW([p], lr=0.5, weight_decay=0.0).step()
+        torch.testing.assert_close(p.detach(), torch.full(shape, 0.5))
+
+
 def test_a_default_step_is_a_write_for_autograd() -> None:
     w = torch.ones(3, device=DEVICE, requires_grad=True)
     y = (w * w).sum()

@@ -16,7 +16,7 @@ from gt.client.stream.connect import connected
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call_into, call_into_many
 from gt.functions import pointwise
-from gt.ops import OPS
+from gt.ops import OPS, Attrs
 from gt.torch_device.backend import Kernel, is_on_device
 from gt.torch_device.handles import known_number, note_number, unwrap
 
@@ -36,27 +36,30 @@ def _in_one_instruction(original: Callable[..., None]) -> Callable[..., None]:
     """A step that is fused by default. torch's default runs about ten ops for each parameter."""
 
     @wraps(original)
-    def step(params: Any, grads: Any, *states: Any, foreach: Any = None, fused: Any = None, **options: Any) -> None:
-        if foreach is None and fused is None and _can_be_fused(params, grads, states, options):
-            fused = True
+    def step(params: Any, grads: Any, *columns: Any, **options: Any) -> None:
+        if (
+            options.get("foreach") is None
+            and options.get("fused") is None
+            and _can_be_fused(params, grads, columns, options)
+        ):
+            options["fused"] = True
             increment_version(params)  # autograd sees the writes of torch's default, but not those of a fused step
-        original(params, grads, *states, foreach=foreach, fused=fused, **options)
+        original(params, grads, *columns, **options)
 
     return step
 
 
-def _can_be_fused(params: Any, grads: Any, states: tuple[Any, ...], options: dict[str, Any]) -> bool:
+def _can_be_fused(params: Any, grads: Any, columns: tuple[Any, ...], options: dict[str, Any]) -> bool:
     flags = ("capturable", "differentiable", "has_complex", "has_sparse_grad")
-    if any(options.get(name) for name in flags) or isinstance(options["lr"], torch.Tensor):
+    if len(columns) not in (1, 4) or any(options.get(name) for name in flags):
         return False
-    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+    if isinstance(options["lr"], torch.Tensor) or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
+    states = columns[:3]  # SGD has one; the fourth of Adam are the counters
     if any(len({x is None for x in column}) > 1 for column in states):
         return False  # some parameters are in their first step with momentum
-    return all(
-        is_on_device(p) and is_on_device(g) and p.dtype is g.dtype and unwrap(p)._view is None
-        for p, g in zip(params, grads, strict=True)
-    )
+    rows = ((p, x) for column in (params, grads, *states) for p, x in zip(params, column, strict=False))
+    return all(x is None or (is_on_device(x) and x.dtype is p.dtype and unwrap(x)._view is None) for p, x in rows)
 
 
 def _after_step(*_: Any) -> None:
@@ -77,7 +80,7 @@ def _adam(decoupled: bool) -> Kernel:
             return  # the optimizer itself subtracts the step that it has counted
         columns = [list(map(unwrap, c)) for c in (params, means, squares, *((largest_squares,) if amsgrad else ()))]
         gradients = [unwrap(g) if grad_scale is None else unwrap(g) / unwrap(grad_scale) for g in grads]
-        flags = (("amsgrad", amsgrad), ("maximize", maximize), ("decoupled", decoupled))
+        flags: Attrs = (("amsgrad", amsgrad), ("maximize", maximize), ("decoupled", decoupled))
         if steps[0].is_cpu:  # torch's counters if the program did not ask for a fused step: it expects those bits
             flags = (*flags, ("fused", False))
         rows: dict[float, list[int]] = {}
