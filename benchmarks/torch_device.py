@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 import timeit
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -58,6 +59,33 @@ def single_ops(rounds: int) -> Iterator[Row]:
     for name, (_, goal) in rows.items():
         details = {"least_us": min(samples[name])}
         yield Row(name, statistics.median(samples[name]), "us of the client", "<=" if goal else "", goal, details)
+
+
+def floors(rounds: int) -> Iterator[Row]:
+    """What torch itself takes for a kernel in Python that does nothing but return a new tensor, as `add` has to."""
+    library: Any = torch.library.Library("aten", "IMPL")
+    new_tensor, handle = gt.torch_device.backend.new_tensor, object()
+
+    def empty_kernel(*_: Any) -> torch.Tensor:
+        result = new_tensor((64, 64), torch.float32)
+        result.untyped_storage()._gt = handle  # type: ignore[attr-defined]
+        return result
+
+    with warnings.catch_warnings(action="ignore"):  # the kernels of GT are replaced
+        for overload in ("sub.Tensor", "view"):
+            library.impl(overload, empty_kernel, gt.torch_device.backend.KEY, allow_override=True)
+    x = torch.ones(64, 64, device=DEVICE)
+    names = {"x": x, "w": (x * 1).requires_grad_()}
+    rows = {
+        "floor of a binary op": "x - x",
+        "floor of a binary op recording gradients": "x - w",
+        "floor of a view": "x.view(32, 128)",
+    }
+    for name, code in rows.items():
+        timer = timeit.Timer(code, globals=names, timer=time.thread_time)
+        samples = [timer.timeit(CALLS) / CALLS * 1e6 for _ in range(rounds)]
+        yield Row(name, statistics.median(samples), "us of the client", details={"least_us": min(samples)})
+    library._destroy()  # GT's kernels are back
 
 
 class Steps:
@@ -129,6 +157,20 @@ def twelve_layers(rounds: int) -> Iterator[Row]:
     yield Row("share in templates", 100 * hot / total, "% of instructions", ">=", 95, {"instructions": total / 4})
 
 
+def optimizers(rounds: int) -> Iterator[Row]:
+    """The client's time for the step of an optimizer with torch's defaults, for 12 layers, against ``foreach=True``."""
+    for kind in (torch.optim.AdamW, torch.optim.SGD):
+        steps = Steps(torch, DEEP)
+        variants: list[Any] = [kind(steps.model.parameters(), lr=1e-3, foreach=foreach) for foreach in (None, True)]
+        steps.passes()
+        for _ in range(4):
+            for optimizer in variants:
+                optimizer.step()
+        times = [[steps.client_ms(optimizer.step) for optimizer in variants] for _ in range(2 * rounds)]
+        default, foreach = (statistics.median(column) for column in zip(*times, strict=True))
+        yield Row(f"step of {kind.__name__}, 12 layers", default, "ms of the client", details={"foreach_ms": foreach})
+
+
 def compiled(rounds: int) -> Iterator[Row]:
     """``torch.compile(model, backend="gt")``: forward and backward of 12 layers."""
     plain = Steps(torch, DEEP)
@@ -169,6 +211,8 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "compile": compiled,
     "gpt": small_gpt,
     "gpt2": gpt2,
+    "optimizers": optimizers,
+    "floors": floors,
 }
 
 

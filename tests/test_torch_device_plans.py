@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import gt
 import gt.torch_device
 from gt.testing import Cluster
-from gt.torch_device import kernels, plans
+from gt.torch_device import kernels, plans, views
 from gt.torch_device.handles import is_written, known_number, unwrap
 
 DEVICE = "gtx"
@@ -31,7 +31,8 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def known(x: torch.Tensor) -> list[plans.KernelPlan]:
     """The plans of the session of x that are in use."""
-    return [plan for plan in unwrap(x)._cell.session.signatures.plans.values() if plan.pick is not None]
+    found = unwrap(x)._cell.session.signatures.plans.values()
+    return [plan for plan in found if isinstance(plan, plans.KernelPlan) and plan.pick is not None]
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -105,6 +106,62 @@ def test_arguments_that_python_calls_equal() -> None:
         assert torch.copysign(x, 0.0).tolist() == [1, 4]
         assert torch.copysign(x, -0.0).tolist() == [-1, -4]
         assert torch.clamp(x, 0.0).tolist() == [1, 4]
+
+
+def test_lists_of_numbers_are_compared() -> None:
+    x = random(3, 3)
+    y = x.to(DEVICE)
+    for _ in range(3):
+        for shifts in ((1, 0), (0, 1), (1, 1)):
+            assert torch.equal(torch.roll(y, shifts, (0, 1)).cpu(), torch.roll(x, shifts, (0, 1)))
+        for mask in ((True, False, False), (True, True, True), (False, False, True)):
+            pairs = zip(*(_layer_norm_gradients(z, mask) for z in (x, y)), strict=True)
+            assert all(a is None if b is None else torch.allclose(a, b.cpu(), atol=1e-6) for a, b in pairs)
+
+
+def _layer_norm_gradients(x: torch.Tensor, mask: tuple[bool, ...]) -> list[torch.Tensor | None]:
+    _, mean, scale = torch.native_layer_norm(x, (3,), x[0], x[1], 1e-5)
+    grads = torch.ops.aten.native_layer_norm_backward(x, x, [3], mean, scale, x[0], x[1], list(mask))
+    return [g if needed else None for g, needed in zip(grads, mask, strict=True)]
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "view": lambda x: (x.view(2, 8),),
+    "transpose": lambda x: (x.transpose(0, 1),),
+    "of a view": lambda x: (x.t()[1:3].unsqueeze(0),),
+    "slices": lambda x: (x[1:3], x[0:2], x[2], x[3]),
+    "split": lambda x: x.t().split(3),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_plan_of_a_view_skips_the_function(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(4, 4)
+    base = x.to(DEVICE)
+    for _ in range(2):
+        VIEWS[name](base)
+    monkeypatch.setattr(views, "_learn", None)
+    for _ in range(2):
+        expected, results = VIEWS[name](x), VIEWS[name](base)
+        assert [y.stride() for y in results] == [y.stride() for y in expected]
+        torch.testing.assert_close([y.cpu() for y in results], list(expected))
+        for y in (*results, *expected):
+            y.add_(1)  # written through to the base
+        assert torch.equal(base.cpu(), x)
+    unwrap(base)._cell.session.signatures.forget_tables()
+    with pytest.raises(TypeError, match="not callable"):
+        VIEWS[name](base)
+
+
+def test_a_view_is_planned_for_each_signal() -> None:
+    x = torch.ones(4, 4, device=DEVICE)
+    gt.register_config("other", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0])))
+    for _ in range(3):
+        x.t()
+        with gt.signal.context("other"):
+            x.t()
+    codes = [plan.code for plan in unwrap(x)._cell.session.signatures.plans.values()]
+    assert len(codes) == len({*codes}) == 2
 
 
 def test_random_numbers_are_drawn_in_each_call() -> None:

@@ -37,6 +37,10 @@ MAX_ATTEMPTS = 4
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format))
 
 
+#: Lists of one of these types are compared as a whole.
+_NUMBERS = frozenset((int, bool))
+
+
 class Form(NamedTuple):
     """What a call emitted, without the ids."""
 
@@ -178,6 +182,8 @@ def _describe(x: Any, key: list[Any], ids: list[int], session: Any) -> Any:
         key += (kind, x)
     elif kind is float:
         key += (kind, x or repr(x))  # 0.0 equals -0.0
+    elif (kind is list or kind is tuple) and len(kinds := {*map(type, x)}) == 1 and kinds <= _NUMBERS:
+        key += (*kinds, tuple(x))
     elif kind is list or kind is tuple:
         key += (list, len(x))
         for item in x:

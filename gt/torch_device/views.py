@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 
-from gt.client.tensor.emit import call, make_view, view_of
+from gt.client.stream import scope, sites
+from gt.client.tensor import emit
+from gt.client.tensor.emit import ViewRecipe, call, view_of
 from gt.client.tensor.strides import DIAGONAL, SLICE, VIEW, contiguous_strides, strides_of
-from gt.client.tensor.tensor import Tensor, ViewStep
+from gt.client.tensor.tensor import Tensor, ViewStep, fresh
 from gt.functions import views
 from gt.functions.spectral import complex
 from gt.ops import OPS, Attrs, Op
@@ -18,6 +21,8 @@ from gt.torch_device.backend import Kernel, like_sample, new_tensor, with_stride
 from gt.torch_device.fallback import MissingKernel
 from gt.torch_device.handles import TORCH_DTYPES, unwrap, wrap
 from gt.torch_device.plans import MAX_PLANS
+from gt.types import TensorType
+from gt.wire.interrupts import deferred
 
 is_inference_mode_enabled = torch.is_inference_mode_enabled
 VIEW_BACKWARD, UNFOLD_BACKWARD = OPS["view_backward"], OPS["unfold_backward"]
@@ -37,46 +42,109 @@ def wrap_view(y: Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(result) if x.is_neg() else result
 
 
-#: What a view is for a type, strides and arguments: its last step, its dtype, and a sample of it if it has gaps.
-_Plan = tuple[ViewStep, torch.dtype, torch.Tensor | None]
+class _Part(NamedTuple):
+    """One view that a kernel returns."""
+
+    type: TensorType
+    #: the step from the argument to the view
+    step: ViewStep
+    dtype: torch.dtype
+    #: a tensor with the strides of the view, if it has gaps
+    sample: torch.Tensor | None
+
+
+class ViewPlan(NamedTuple):
+    """What a kernel emits, and the views it returns, for an argument of one type and strides."""
+
+    code: int
+    #: the words after the id of the argument
+    numbers: tuple[int, ...]
+    parts: tuple[_Part, ...]
 
 
 def viewing(function: Callable[..., Any], is_single: bool) -> Kernel:
-    """A kernel that returns one view or several. The steps to them follow from the type and strides of its argument."""
-    plans: dict[tuple[Any, ...], list[_Plan]] = {}
+    """A kernel that returns one view or several. A plan skips the function when the call was seen before."""
 
     def kernel(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         handle = unwrap(x)
-        strides = None if handle._view is None else x.stride()
-        key = (handle._type, strides, *[tuple(a) if type(a) is list else a for a in args])
-        plan = plans.get(key)
-        if plan is None or kwargs or x.is_neg() or is_inference_mode_enabled():
-            views: Any = function(handle, *args, **kwargs)
-            if not kwargs and (plan := _plan((views,) if is_single else views, handle)) is not None:
-                if len(plans) >= MAX_PLANS:
-                    plans.clear()
-                plans[key] = plan
-            return wrap_view(views, x) if is_single else [wrap_view(y, x) for y in views]
-        if not is_single:  # one instruction for all, which the steps do not show
-            return [_tensor(y, part) for y, part in zip(function(handle, *args), plan, strict=True)]
-        op, attrs, scalars = step = plan[0][0]
-        y = call(op, (handle, *scalars), attrs)
-        make_view(y, handle, step)
-        return _tensor(y, plan[0])
+        view = handle._view
+        if view is not None:
+            view.refresh(handle)
+        session = handle._cell.session
+        if args and type(args[0]) is list:
+            args = tuple([tuple(a) if type(a) is list else a for a in args])
+        key = (function, handle._type, None if view is None else x.stride(), *args)
+        if scope.active:
+            key = (*key, scope.signal())
+        plan = session.signatures.plans.get(key)
+        if (
+            plan is None or kwargs or x.is_neg() or is_inference_mode_enabled()
+            or emit.casting is not None or session.outbox.recorder is not None
+        ):  # fmt: skip
+            return _learn(function, is_single, key, x, args, kwargs)
+        return _emit(plan, handle, is_single)
 
     return kernel
 
 
-def _tensor(y: Tensor, plan: _Plan) -> torch.Tensor:
-    _, dtype, sample = plan
-    result = new_tensor(y._type.shape, dtype) if sample is None else like_sample(sample, dtype)
+@deferred
+def _emit(plan: ViewPlan, x: Tensor, is_single: bool) -> Any:
+    """Emit the instruction of a plan; the views of x that it computes."""
+    code, numbers, parts = plan
+    outbox = x._cell.session.outbox
+    if outbox.freed_late:
+        outbox.free()
+    if is_single:
+        id = outbox.next_id()
+        outbox.extend((code, sites.here(), id, x._cell.id, *numbers))
+        result: Any = _view(id, x, parts[0])
+    else:
+        ids = [outbox.next_id() for _ in parts]
+        outbox.extend((code, sites.here(), *ids, x._cell.id, *numbers))
+        result = list(map(_view, ids, repeat(x), parts))
+    if len(outbox.words) >= outbox.limit:
+        outbox.full()
+    return result
+
+
+def _view(id: int, x: Tensor, part: _Part) -> torch.Tensor:
+    """The tensor of torch's for a view of x whose value has this id."""
+    type, step, dtype, sample = part
+    y = fresh(id, x._cell.session, type)
+    view = x._view
+    y._view = ViewRecipe(x, (step,)) if view is None else ViewRecipe(view.base, (*view.chain, step))
+    result = new_tensor(type.shape, dtype) if sample is None else like_sample(sample, dtype)
     result.untyped_storage()._gt = y  # type: ignore[attr-defined]
     return result
 
 
-def _plan(views: Sequence[Tensor], x: Tensor) -> list[_Plan] | None:
-    """How the views were made from x, if each is one step away."""
-    before, plan = () if x._view is None else x._view.chain, []
+def _learn(
+    function: Callable[..., Any], is_single: bool, key: tuple[Any, ...], x: torch.Tensor, args: Any, kwargs: Any
+) -> Any:
+    """Run the function, and keep a plan of what it did, if there can be one."""
+    handle = unwrap(x)
+    session = handle._cell.session
+    outbox, plans = session.outbox, session.signatures.plans
+    start, serial = len(outbox.words), outbox.serial
+    returned: Any = function(handle, *args, **kwargs)
+    views = (returned,) if is_single else tuple(returned)
+    if not kwargs and outbox.serial == serial:
+        plan = _plan(outbox.words[start:], views, handle)
+        if plan is not None:
+            if len(plans) >= MAX_PLANS:
+                plans.clear()
+            plans[key] = plan
+    return wrap_view(returned, x) if is_single else [wrap_view(y, x) for y in views]
+
+
+def _plan(words: list[Any], views: Sequence[Tensor], x: Tensor) -> ViewPlan | None:
+    """The plan of a call that emitted one instruction, if each view is one step away from x."""
+    signature = x._cell.session.signatures.by_code.get(words[0]) if words else None
+    if signature is None or len(words) != signature.width or signature.offsets != (signature.start,):
+        return None
+    if words[2 : signature.start + 1] != [*[y._cell.id for y in views], x._cell.id]:
+        return None
+    before, parts = () if x._view is None else x._view.chain, []
     for y in views:
         if y._view is None or y._view.chain[:-1] != before or y._type.dtype.kind == "c":
             return None
@@ -84,8 +152,8 @@ def _plan(views: Sequence[Tensor], x: Tensor) -> list[_Plan] | None:
         has_gaps = strides != contiguous_strides(shape)
         with torch.inference_mode(False):
             sample = with_strides(new_tensor(shape, dtype), shape, strides) if has_gaps else None
-        plan.append((y._view.chain[-1], dtype, sample))
-    return plan
+        parts.append(_Part(y._type, y._view.chain[-1], dtype, sample))
+    return ViewPlan(words[0], tuple(words[signature.start + 1 :]), tuple(parts))
 
 
 def reshaping(function: Callable[..., Tensor]) -> Kernel:

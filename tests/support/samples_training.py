@@ -94,6 +94,7 @@ def steps() -> list[Sample]:
             s
             for amsgrad in (False, True)
             for decoupled, kind in kinds.items()
+            for options in ({}, {"fused": False})
             for s in _step(
                 "adam_step",
                 3 + amsgrad,
@@ -102,6 +103,7 @@ def steps() -> list[Sample]:
                 amsgrad=amsgrad,
                 maximize=False,
                 decoupled=decoupled,
+                **options,
             )
         ),
         *_step(

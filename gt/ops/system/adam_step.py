@@ -9,12 +9,21 @@ from math import sqrt
 from typing import Any
 
 from gt.ops.signature import Signature
-from gt.ops.system.optimizer_steps import alone, decayed_gradient, declare_step, over, power, root, same_strides
+from gt.ops.system.optimizer_steps import (
+    alone,
+    decayed_gradient,
+    decayed_gradients,
+    declare_step,
+    over,
+    power,
+    root,
+    same_strides,
+)
 from gt.ops.varying import by_kernel
 
 
 def _adam(
-    xp: Any, p: Any, m: Any, v: Any, *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool
+    xp: Any, p: Any, m: Any, v: Any, *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool, fused: bool = True
 ) -> tuple[Any, ...]:
     *highest, g, lr, beta1, beta2, eps, decay, step = rest
     g = decayed_gradient(p, g, 0.0 if decoupled else decay, maximize)
@@ -34,16 +43,21 @@ def _dense(x: Any) -> bool:
     return bool(x.is_contiguous() or x.permute(order).is_contiguous())
 
 
-def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool) -> None:
+def _adam_many(
+    torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool, fused: bool = True
+) -> None:
     *states, grads, lr, beta1, beta2, eps, decay, step = rest
+    if not fused and params[0].device.type == "cpu":
+        _adam_by_ops(torch, params, states, grads, rest[-6:], maximize, decoupled)
+        return
     # torch's fused kernels read memory in its own order, from the first element on
     dense = [p if _dense(p) else p.contiguous() for p in params]
     (grads,) = same_strides(torch, dense, grads)
     laid = same_strides(torch, dense, *states)
     counted = step if isinstance(step, torch.Tensor) else torch.full((), step, device=params[0].device)
     counted = counted.to(torch.float32)
-    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    fused(
+    run = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    run(
         dense, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
         lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
     )  # fmt: skip
@@ -51,6 +65,26 @@ def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximiz
         for x, y in zip(originals, used, strict=True):
             if x is not y:
                 x.copy_(y)
+
+
+def _adam_by_ops(
+    torch: Any, params: list[Any], states: list[list[Any]], grads: list[Any], numbers: tuple[Any, ...], maximize: bool,
+    decoupled: bool,
+) -> None:  # fmt: skip
+    """The ops of torch's default Adam on a CPU, in their order: the same bits. The fused kernel rounds differently."""
+    lr, beta1, beta2, eps, decay, step = numbers
+    means, squares = states[:2]
+    grads = decayed_gradients(torch, params, grads, 0.0 if decoupled else decay, maximize)
+    if decoupled:
+        torch._foreach_mul_(params, 1 - lr * decay)
+    torch._foreach_lerp_(means, grads, 1 - beta1)
+    torch._foreach_mul_(squares, beta2)
+    torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+    if len(states) > 2:
+        torch._foreach_maximum_(states[2], squares)
+    roots = torch._foreach_div(torch._foreach_sqrt(states[-1]), root(1 - power(beta2, step)))
+    torch._foreach_add_(roots, eps)
+    torch._foreach_addcdiv_(params, means, roots, -over(lr, 1 - power(beta1, step)))
 
 
 # -- in compiled code ----------------------------------------------------------------------
