@@ -21,6 +21,7 @@ from gt.dispatcher.tenants.access import REVOKED, Access
 from gt.dispatcher.tenants.audit_log import AuditLog
 from gt.errors import ConfigError
 from gt.say import topic, warn
+from gt.wire.addresses import AddressTaken
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Heartbeat
 from gt.wire.server_keys import KeyPair
@@ -54,7 +55,7 @@ class Server:
         try:
             self.listener = listen(address, keys, identities, lease_s, self._note, self._handshake_failed)
         except OSError as error:
-            raise ConfigError(_listen_error(address, error)) from None
+            raise _listen_error(address, error) from None
         self._private = address.startswith("unix:")
         # no other worker can join a private system, so the hint to start one would be wrong
         no_workers = NO_WORKERS_LEFT if self._private else None
@@ -244,7 +245,7 @@ def _line_writer(path: str) -> Callable[[str], object]:
     return write
 
 
-def _listen_error(address: str, error: OSError) -> str:
+def _listen_error(address: str, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
-        return f"{address} is taken: another server runs there; stop it, or choose another port with -p"
-    return f"cannot listen on {address}: {error.strerror}"
+        return AddressTaken(f"{address} is taken: another server runs there; stop it, or choose another port with -p")
+    return ConfigError(f"cannot listen on {address}: {error.strerror}")

@@ -14,6 +14,7 @@ from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
 from gt.launch.command_name import command_name, make_parser
 from gt.say import startup_output
+from gt.wire.addresses import ANY_PORT, join_address, parse_ports
 from gt.wire.auth import connection_keys
 from gt.worker.engines import make_engine
 
@@ -40,7 +41,9 @@ def main(argv: list[str] | None = None) -> int:
         help="when the connection to the server is lost, try this long to reach it again (default 0: end)",
     )
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
+    parser.add_argument("--ports", metavar="FIRST-LAST", help="listen for other workers on a free port of these only")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
+    parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if options.with_parent:
@@ -48,6 +51,10 @@ def main(argv: list[str] | None = None) -> int:
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the client, not for the processes it started
         end_with_parent()
+    if options.with_stdin:
+        from gt.launch.parent import end_with_stdin
+
+        end_with_stdin()
     try:
         return _work(options)
     except ServerLost as error:
@@ -81,7 +88,7 @@ def _work(options: argparse.Namespace) -> int:
     address, keys = f"unix:{options.unix}", None
     if not options.unix:
         keys = connection_keys(options.host, options.port, _patience(options))
-        address = f"tcp://{options.host}:{options.port}"
+        address = f"tcp://{join_address(options.host, options.port)}"
     if options.threads is not None:
         # set before the libraries are loaded: some of their kernels respect nothing else
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)))
@@ -93,7 +100,8 @@ def _work(options: argparse.Namespace) -> int:
     server, patience = address.removeprefix("tcp://"), _patience(options)
     say = startup_output(options.with_parent)
     waiting = partial(say, f"waiting for a server at {server}, at most {patience:g} s") if say else None
-    shell = Shell(address, keys, engine, patience, waiting)
+    ports = parse_ports(options.ports) if options.ports else ANY_PORT
+    shell = Shell(address, keys, engine, patience, waiting, ports)
     if say:
         say(f"joined {server} as worker {shell.worker.id} on {engine.device} ({engine.name})")
     try:
