@@ -52,6 +52,9 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to keep the session of a client that does not answer (default 600)",
     )
+    parser.add_argument(
+        "--end-with-workers", action="store_true", help="end when a worker that has joined is lost, as torchrun does"
+    )
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
     parser.add_argument("--program", default="", help=argparse.SUPPRESS)  # the parent's, for lists of running systems
@@ -115,6 +118,7 @@ def _serve(options: argparse.Namespace) -> int:
         except AddressTaken:
             if port == ports[-1]:
                 raise
+    server.ends_with_workers = options.end_with_workers
     try:
         with _dashboard(options, address):
             tune_collector()

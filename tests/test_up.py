@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import stat
@@ -91,7 +92,7 @@ def test_workers_on_three_hosts(sshd, tmp_path):
     secret = json.loads(state.read_text())["token"].partition("@")[0]
     assert (tmp_path / "here" / "gt" / "token").read_text().startswith(secret)
     join_token = join_token_of_a_worker(sshd)
-    assert join_token.startswith("gt-up.worker.")
+    assert re.match(r"join-[\w-]+\.worker\.", join_token)
     commands = sshd.processes().values()
     assert sum("gt.worker" in command for command in commands) == 4
     assert not [command for command in commands if secret in command or join_token.partition("@")[0] in command]
@@ -106,7 +107,7 @@ def test_workers_on_three_hosts(sshd, tmp_path):
     assert up.end() == 0
     sshd.wait_for_the_end()
     assert not state.exists()
-    assert "gt-up" not in (tmp_path / "here" / "gt" / "server" / "tokens.json").read_text()
+    assert "join-" not in (tmp_path / "here" / "gt" / "server" / "tokens.json").read_text()
     assert sshd.run("-m", "gt", "down").stdout == "nothing is up\n"
     assert "nothing is up" in sshd.run("-c", SUM).stderr
 

@@ -19,7 +19,7 @@ from gt.dispatcher.recovery.snapshot_memory import SnapshotMemory
 from gt.dispatcher.state import Client, Peer
 from gt.dispatcher.tenants.access import REVOKED, Access
 from gt.dispatcher.tenants.audit_log import AuditLog
-from gt.errors import ConfigError
+from gt.errors import ClusterError, ConfigError
 from gt.say import topic, warn
 from gt.wire.addresses import AddressTaken
 from gt.wire.codec import BadFrame, Decode, encode
@@ -79,6 +79,9 @@ class Server:
         self.next_flush = 0.0
         #: why the tokens could not be read the last time
         self._tokens_problem = ""
+        #: whether the loss of a worker ends the server
+        self.ends_with_workers = False
+        self._most_workers = 0
 
     def run(self) -> None:
         receive = self.listener.receive
@@ -137,6 +140,8 @@ class Server:
         """Pass the time to the core, and send heartbeats, because sending to a lost peer fails."""
         self.next_tick = now + TICK_S
         self._act_unasked(self.core.tick(now))
+        if self.ends_with_workers:
+            self._check_workers()
         if self.identities is not None:
             self._end_revoked(self.identities)
         needs_heartbeat = self.listener.needs_heartbeat
@@ -146,6 +151,13 @@ class Server:
                 continue  # it is stopped, by a debugger for example; nobody else waits for it
             self.listener.drop(peer)
             self._gone(peer)
+
+    def _check_workers(self) -> None:
+        """Raises ClusterError, which ends the server, if a worker is lost."""
+        count = len(self.core.workers)
+        if count < self._most_workers:
+            raise ClusterError(f"{self._most_workers - count} of {self._most_workers} workers lost")
+        self._most_workers = count
 
     def _note(self, peer: Peer, event: str) -> None:
         """Tell the operator what happened to a client's connection."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,8 +29,6 @@ from gt.wire.identities import Quota
 from gt.wire.server_keys import key_text, make_server_keys, server_folder, split_token
 from gt.wire.token_file import TokenFile, create_token
 
-#: The user of the token with which the workers join.
-JOIN_USER = "gt-up"
 #: How long a child may take to end.
 TERMINATE_TIMEOUT_S = 2.0
 #: The last lines of a worker that explain its end.
@@ -48,6 +47,8 @@ class Task(msgspec.Struct, frozen=True):
     token: str = ""
     ports: str = ""
     backend: str = ""
+    #: whether the loss of a worker ends the server
+    end_with_workers: bool = False
     #: settings of the processes
     settings: dict[str, str] = {}
 
@@ -99,11 +100,11 @@ class HostAgent:
         folder = server_folder()
         key = key_text(make_server_keys(folder).public)
         secret, _ = split_token(find_token() or make_token(key))
-        remove_join_token()  # of a run that was killed
-        self._tokens = create_token(folder, JOIN_USER, "worker", Quota()), f"{secret}@{key}"
+        remove_join_tokens()  # of runs that were killed
+        self._tokens = create_token(folder, join_user(os.getpid()), "worker", Quota()), f"{secret}@{key}"
         # the third word: the address of this host by which the other end reached it
         host = self._task.address or os.environ.get("SSH_CONNECTION", "").split()[2]
-        self._start("gt.server", {}, "--host", host)
+        self._start("gt.server", {}, "--host", host, *["--end-with-workers"] * self._task.end_with_workers)
 
     def _start(self, module: str, environment: dict[str, str], *options: str) -> None:
         ports = ["--ports", self._task.ports] if self._task.ports else []
@@ -156,15 +157,22 @@ class HostAgent:
             except subprocess.TimeoutExpired:
                 child.kill()
         if not self._task.workers:
-            remove_join_token()
+            remove_join_tokens(own=True)
         os._exit(code)
 
 
-def remove_join_token() -> None:
-    """The server accepts no further workers with the token of `gt up`."""
+def join_user(pid: int | str) -> str:
+    """The user of the token with which the workers of an agent's server join."""
+    return f"join-{re.sub('[^A-Za-z0-9]', '-', socket.gethostname())[:40]}-{pid}"
+
+
+def remove_join_tokens(own: bool = False) -> None:
+    """Remove the tokens of agents of this host that have ended, and that of this one."""
     tokens = TokenFile(server_folder())
-    if any(record.user == JOIN_USER for record in tokens.read()):
-        tokens.remove(JOIN_USER)
+    for user in {record.user for record in tokens.read()}:
+        pid = re.fullmatch(join_user("([0-9]+)"), user)
+        if pid and (int(pid[1]) == os.getpid() if own else not os.path.exists(f"/proc/{pid[1]}")):
+            tokens.remove(user)
 
 
 def this_task(address: str, **fields: object) -> Task:

@@ -9,14 +9,12 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import uuid
 
-from tests.support.processes import LONG, ROOT, Process, alive, environment, free_port, wait_until
+from tests.support.marked import MARK, Marked
+from tests.support.processes import LONG, ROOT, Process, environment, free_port, wait_until
 
 #: name -> address. All are this machine; `Sshd` gives some of them faults.
 HOSTS = {"node1": "127.0.0.2", "node2": "127.0.0.3", "locked": "127.0.0.4", "old": "127.0.0.5", "broken": "127.0.0.6"}
-#: A variable that every process of a test has, here and behind ssh.
-MARK = "GT_TEST_MARK"
 
 
 def find_sshd() -> str | None:
@@ -35,11 +33,12 @@ def why_not() -> str:
     return ""
 
 
-class Sshd:
+class Sshd(Marked):
     """Hosts behind ssh, whose settings folder is not that of this side."""
 
     def __init__(self, stack: contextlib.ExitStack, folder: pathlib.Path) -> None:
-        self._stack, self._folder, self.port, self.mark = stack, folder, free_port(), uuid.uuid4().hex
+        self._stack, self._folder, self.port = stack, folder, free_port()
+        super().__init__()
         for name in ("host_key", "user_key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
         (folder / "authorized").write_text((folder / "user_key.pub").read_text())
@@ -101,19 +100,3 @@ class Sshd:
         """A command that ends by itself."""
         command, variables = [sys.executable, *words], environment(**self.here())
         return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONG)
-
-    def processes(self) -> dict[int, str]:
-        """Process id -> command of all processes of this test, on either side."""
-        found = {}
-        for entry in pathlib.Path("/proc").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                if f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes() and alive(pid := int(entry.name)):
-                    found[pid] = (entry / "cmdline").read_text().replace("\0", " ").strip()
-        return found
-
-    def wait_for_the_end(self) -> None:
-        """No process of this test is left, on either side."""
-        try:
-            wait_until(lambda: not self.processes(), what="the end of all processes")
-        except AssertionError:
-            raise AssertionError(f"left behind: {self.processes()}") from None
