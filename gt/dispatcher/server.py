@@ -39,6 +39,10 @@ FLUSH_S = 0.2
 class Server:
     """``keys`` and ``identities``: for a TCP address. ``audit``: the file of the audit log."""
 
+    #: whether the loss of a worker ends the server
+    ends_with_workers = False
+    _most_workers = 0
+
     def __init__(
         self,
         address: str,
@@ -79,9 +83,6 @@ class Server:
         self.next_flush = 0.0
         #: why the tokens could not be read the last time
         self._tokens_problem = ""
-        #: whether the loss of a worker ends the server
-        self.ends_with_workers = False
-        self._most_workers = 0
 
     def run(self) -> None:
         receive = self.listener.receive

@@ -1,9 +1,9 @@
 """``python -m gt.launch.host_agent``: starts a server or workers on this host for ``gt up``, and watches them.
 
-It reads one `Task` from its standard input, which is the end of an ssh channel or of a pipe, and writes a `Report` for
-each event to its standard output, one JSON document a line. Secrets come and go only on these two, never on a command
-line. When the input is closed it ends all that it started. If it is killed, the input of its processes is closed, and
-they end.
+It reads one `HostTask` from its standard input, which is the end of an ssh channel or of a pipe, and writes a
+`HostReport` for each event to its standard output, one JSON document a line. Secrets come and go only on these two,
+never on a command line. When the input is closed it ends all that it started. If it is killed, the input of its
+processes is closed, and they end.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gt.launch.local import check_gpus, share_of_host, visible_gpus
 from gt.launch.own_module import module_command, module_environment
 from gt.version import PROTOCOL, VERSION
 from gt.wire.addresses import split_address
-from gt.wire.auth import find_token, make_token
+from gt.wire.auth import create_token, find_token, make_token
 from gt.wire.identities import Quota
 from gt.wire.server_keys import key_text, make_server_keys, server_folder, split_token
-from gt.wire.token_file import TokenFile, create_token
+from gt.wire.token_file import TokenFile
 
 #: How long a child may take to end.
 TERMINATE_TIMEOUT_S = 2.0
@@ -35,7 +35,7 @@ TERMINATE_TIMEOUT_S = 2.0
 EXPLANATION_LINES = 3
 
 
-class Task(msgspec.Struct, frozen=True):
+class HostTask(msgspec.Struct, frozen=True):
     """What to start: workers, or with none of them a server."""
 
     version: str
@@ -53,7 +53,7 @@ class Task(msgspec.Struct, frozen=True):
     settings: dict[str, str] = {}
 
 
-class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+class HostReport(msgspec.Struct, frozen=True, omit_defaults=True):
     #: "listening", "joined", "line" (of its output), "ended", or "refused" (nothing was started)
     event: str
     worker: int = 0
@@ -64,11 +64,11 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HostAgent:
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: HostTask) -> None:
         self._task = task
         self._writing = threading.Lock()
         self._children: list[subprocess.Popen[str]] = []
-        #: of a server: what its `Report` of listening has
+        #: of a server: what its `HostReport` of listening has
         self._tokens = ("", "")
 
     def start(self) -> None:
@@ -129,18 +129,18 @@ class HostAgent:
             self.report(self._meaning(i, line.strip()))
         code = child.wait()
         explanation = " / ".join(filter(None, last)) or "it printed nothing"
-        self.report(Report("ended", i, f"exit code {code}: {explanation}"))
+        self.report(HostReport("ended", i, f"exit code {code}: {explanation}"))
         if all(other.poll() is not None for other in self._children):
             self.end(1)
 
-    def _meaning(self, i: int, line: str) -> Report:
+    def _meaning(self, i: int, line: str) -> HostReport:
         if self._task.workers:
             match = re.fullmatch(r"joined \S+ as (worker .*)", line)
-            return Report("joined", i, match[1]) if match else Report("line", i, line)
+            return HostReport("joined", i, match[1]) if match else HostReport("line", i, line)
         match = re.match(r"listening on (\S+?)(?:,|$)", line)
-        return Report("listening", i, match[1], *self._tokens) if match else Report("line", i, line)
+        return HostReport("listening", i, match[1], *self._tokens) if match else HostReport("line", i, line)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: HostReport) -> None:
         with self._writing:
             try:
                 os.write(1, msgspec.json.encode(report) + b"\n")
@@ -175,21 +175,21 @@ def remove_join_tokens(own: bool = False) -> None:
             tokens.remove(user)
 
 
-def this_task(address: str, **fields: object) -> Task:
+def this_task(address: str, **fields: object) -> HostTask:
     """A task for an agent of the same version."""
-    return msgspec.convert({"version": VERSION, "protocol": PROTOCOL, "address": address, **fields}, Task)
+    return msgspec.convert({"version": VERSION, "protocol": PROTOCOL, "address": address, **fields}, HostTask)
 
 
 def main() -> NoReturn:
     if not (line := sys.stdin.buffer.readline()):
         sys.exit(1)  # gt up has ended
-    agent = HostAgent(msgspec.json.decode(line, type=Task))
+    agent = HostAgent(msgspec.json.decode(line, type=HostTask))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: agent.end(0))
     try:
         agent.start()
     except GtError as error:
-        agent.report(Report("refused", 0, str(error)))
+        agent.report(HostReport("refused", 0, str(error)))
         agent.end(1)
     while os.read(0, 4096):
         pass

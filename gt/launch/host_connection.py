@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gt.launch.host_agent import Report, Task
+from gt.launch.host_agent import HostReport, HostTask
 from gt.launch.hosts import Host
 from gt.launch.own_module import module_command, module_environment
 
@@ -35,10 +35,10 @@ class HostConnection:
     def __init__(
         self,
         host: Host,
-        task: Task,
+        task: HostTask,
         ssh: str,
         python: str,
-        on_report: Callable[[Report], object],
+        on_report: Callable[[HostReport], object],
         on_end: Callable[[str], object],
     ) -> None:
         self._host, self._python = host, python
@@ -60,7 +60,7 @@ class HostConnection:
         self._reading_errors.start()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def _send(self, task: Task) -> None:
+    def _send(self, task: HostTask) -> None:
         assert self._child.stdin is not None
         with contextlib.suppress(OSError):  # it has ended; `_read` reports why
             self._child.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -76,7 +76,7 @@ class HostConnection:
         assert self._child.stdout is not None
         for line in self._child.stdout:
             try:
-                report = msgspec.json.decode(line, type=Report)
+                report = msgspec.json.decode(line, type=HostReport)
             except msgspec.MsgspecError:  # a greeting of the login shell
                 self._errors = [*self._errors, line.decode(errors="replace").strip()][-KEPT_LINES:]
                 continue

@@ -11,7 +11,7 @@ import time
 from typing import NamedTuple
 
 from gt.errors import ClusterError, ConfigError
-from gt.launch.host_agent import Report, Task, this_task
+from gt.launch.host_agent import HostReport, HostTask, this_task
 from gt.launch.host_connection import HostConnection
 from gt.launch.hosts import Host
 from gt.launch.joining import FAILED, Joining, JoiningDisplay
@@ -51,7 +51,7 @@ class HostsSystem:
         self.address = self.token = ""
         self._connections: list[HostConnection] = []
         #: (host, or `SERVER`; a report, or the reason why the connection has ended)
-        self._events: queue.SimpleQueue[tuple[str, Report | str]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, HostReport | str]] = queue.SimpleQueue()
         self._workers = {host.name: host.workers for host in hosts}
         self._settings = {name: value for name, value in os.environ.items() if name in PASSED_ON}
         self._server_failure = ""
@@ -108,8 +108,8 @@ class HostsSystem:
         )
         self._connect(host.name, host, task)
 
-    def _connect(self, name: str, host: Host, task: Task) -> None:
-        def note(event: Report | str) -> None:
+    def _connect(self, name: str, host: Host, task: HostTask) -> None:
+        def note(event: HostReport | str) -> None:
             self._events.put((name, event))
 
         self._connections.append(HostConnection(host, task, self._plan.ssh, self._plan.python, note, note))
@@ -130,7 +130,7 @@ class HostsSystem:
         else:
             self._handle_worker(f"{name}/{event.worker}", event)
 
-    def _handle_server(self, event: Report | str) -> None:
+    def _handle_server(self, event: HostReport | str) -> None:
         if isinstance(event, str):
             raise ClusterError(self._server_failure or f"the server: {event}")
         if event.event == "listening":
@@ -140,7 +140,7 @@ class HostsSystem:
         elif event.event == "refused":
             self._server_failure = f"the server: {event.text}"
 
-    def _handle_worker(self, name: str, event: Report) -> None:
+    def _handle_worker(self, name: str, event: HostReport) -> None:
         if event.event == "joined":
             self.joining.joined(name, event.text)
         elif event.event == "ended":
@@ -149,7 +149,7 @@ class HostsSystem:
             self.joining.note(name, event.text)
 
     def run(self) -> None:
-        """Report workers that end. Raises ClusterError when the server or the last worker has ended."""
+        """HostReport workers that end. Raises ClusterError when the server or the last worker has ended."""
         known = self.joining.missing
         while len(known) < len(self.joining.rows):
             self._take_event(60.0)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from gt.launch.command_name import command_name, make_parser
 from gt.scripts.command import run
+from gt.wire.auth import create_token
 from gt.wire.identities import TOKEN_ROLES, parse_quota
 from gt.wire.server_keys import key_text, make_server_keys, server_folder
-from gt.wire.token_file import TokenFile, create_token
+from gt.wire.token_file import TokenFile
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -23,7 +23,18 @@ from pathlib import Path
 
 from gt.errors import ConfigError, ConnectionLost
 from gt.wire.addresses import join_address
-from gt.wire.server_keys import KeyPair, config_folder, create_once, key_pair_from, server_key, split_token
+from gt.wire.identities import Quota
+from gt.wire.server_keys import (
+    KeyPair,
+    config_folder,
+    create_once,
+    key_pair_from,
+    key_text,
+    make_server_keys,
+    server_key,
+    split_token,
+)
+from gt.wire.token_file import TokenFile, TokenRecord
 
 #: Seconds between two attempts to reach a server that may still be starting.
 CHECK_S = 0.2
@@ -97,6 +108,13 @@ def token_keys(token: str) -> KeyPair:
     # the secret may be a passphrase: scrypt makes guessing expensive
     secret, _ = split_token(token)
     return key_pair_from(hashlib.scrypt(secret.encode(), salt=b"gt/peer", n=1 << 12, r=8, p=1, dklen=32))
+
+
+def create_token(folder: Path, user: str, role: str, quota: Quota) -> str:
+    """A new token, which the server of this folder accepts. Raises ConfigError."""
+    token = f"{user}.{role}.{secrets.token_hex(32)}@{key_text(make_server_keys(folder).public)}"
+    TokenFile(folder).add(TokenRecord(user, role, token_keys(token).public.decode(), time.time(), quota))
+    return token
 
 
 def peer_keys(token: str, server: bytes, remember_as: str = "") -> Keys:

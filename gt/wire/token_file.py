@@ -11,16 +11,13 @@ import fcntl
 import os
 import re
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from gt.errors import ConfigError
-from gt.wire.auth import token_keys
 from gt.wire.identities import OWNER, PeerIdentity, Quota
-from gt.wire.server_keys import key_text, make_server_keys
 
 USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -93,13 +90,6 @@ class TokenFile:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(records), indent=1))
         os.replace(draft, self.path)
-
-
-def create_token(folder: Path, user: str, role: str, quota: Quota) -> str:
-    """A new token, which the server of this folder accepts. Raises ConfigError."""
-    token = f"{user}.{role}.{secrets.token_hex(32)}@{key_text(make_server_keys(folder).public)}"
-    TokenFile(folder).add(TokenRecord(user, role, token_keys(token).public.decode(), time.time(), quota))
-    return token
 
 
 class Identities:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from gt.errors import ClusterError, ConfigError
-from gt.launch.host_agent import Report, this_task
+from gt.launch.host_agent import HostReport, this_task
 from gt.launch.host_connection import HostConnection
 from gt.launch.hosts import Host
 from gt.launch.joining import Joining, JoiningDisplay
@@ -51,7 +51,7 @@ class TorchrunRank:
         self._store: Any = None
         self._server: HostConnection | None = None
         #: the first report of the server, or why it has ended
-        self._answer: Report | str | None = None
+        self._answer: HostReport | str | None = None
         self._answered = threading.Event()
         self.server = ("", 0)
 
@@ -79,15 +79,15 @@ class TorchrunRank:
         self._server = HostConnection(Host("localhost", 0), task, "", "", self._note, self._note)
         if not self._answered.wait(JOIN_TIMEOUT_S):
             raise ClusterError(f"--torchrun: the server did not start within {JOIN_TIMEOUT_S:g} s")
-        if not isinstance(answer := self._answer, Report) or answer.event != "listening":
-            text = answer.text if isinstance(answer, Report) else answer
+        if not isinstance(answer := self._answer, HostReport) or answer.event != "listening":
+            text = answer.text if isinstance(answer, HostReport) else answer
             raise ClusterError(f"--torchrun: the server ended: {text}")
         port = split_address(answer.text)[1]
         self._store.set("token", answer.join_token)
         self._store.set("server", join_address(self._master, port))
         threading.Thread(target=self._watch_others, daemon=True).start()
 
-    def _note(self, event: Report | str) -> None:
+    def _note(self, event: HostReport | str) -> None:
         if isinstance(event, str) or event.event != "line":
             self._answer = self._answer or event
             self._answered.set()
