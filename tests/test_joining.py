@@ -28,6 +28,9 @@ def test_states_and_reasons():
     assert joining.missing == {"a/0": "connecting", "b/0": "refused", "b/1": "refused"}
     assert joining.explain_missing() == ["a/0: connecting", "b/0, b/1: refused"]
     assert joining.hopeless
+    assert not joining.settled
+    joining.failed("a/0", "refused")
+    assert joining.settled
 
 
 def test_all_have_joined():

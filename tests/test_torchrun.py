@@ -101,6 +101,12 @@ def test_a_server_that_cannot_listen(runs):
     runs.wait_for_the_end()
 
 
+def test_no_retry(runs):
+    worker = runs.start("-m", "gt.worker", "--torchrun", "--retry", "5")
+    assert worker.end() == 1
+    assert worker.output.startswith("gt.worker: --retry has no use with --torchrun")
+
+
 def test_without_torchrun(runs):
     worker = runs.start("-m", "gt.worker", "--torchrun")
     assert worker.end() == 1

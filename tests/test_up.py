@@ -17,7 +17,7 @@ import pytest
 from gt.errors import ConfigError
 from gt.launch.host_connection import explain_end
 from gt.launch.hosts import Host, parse_hosts
-from tests.support.processes import ROOT, free_port, wait_until
+from tests.support.processes import ROOT, Process, free_port, wait_until
 from tests.support.sshd import Sshd, why_not
 
 needs_sshd = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -72,6 +72,25 @@ def test_wrong_lists_of_hosts(tmp_path):
 )
 def test_reasons(code, errors, text):
     assert text in explain_end(code, errors, "python3")
+
+
+def test_server_and_worker_end_with_their_input(stack, tmp_path):
+    def start(*words: str) -> Process:
+        process = Process("-m", *words, "-p", port, "--with-stdin", XDG_RUNTIME_DIR=str(tmp_path))
+        stack.callback(process.close)
+        return process
+
+    port = str(free_port())
+    server = start("gt.server")
+    server.expect("listening")
+    worker = start("gt.worker", "--backend", "numpy")
+    worker.expect("joined")
+    worker.popen.stdin.close()
+    assert worker.end() == 0
+    assert list((tmp_path / "gt").iterdir())
+    server.popen.stdin.close()
+    assert server.end() == 0
+    assert not list((tmp_path / "gt").iterdir())  # it has cleaned up
 
 
 # -- one system ----------------------------------------------------------------------------
@@ -207,6 +226,7 @@ PROBLEMS = {
     "no python there": (["node1:1", "--python", "/nowhere/python"], "node1/0: Python cannot be run there ("),
     "no GT there": (["node1:1", "--python", f"{sys.executable} -I -S"], "node1/0: GT is not installed there for "),
     "another version": (["old:1"], "old/0: GT 0.0.9 (protocol 1) is installed there, and GT "),
+    "several hosts": (["no-such-host.invalid:1", "old:1", "--address", "127.0.0.1"], "old/0: GT 0.0.9 (protocol 1)"),
     "a worker that dies": (["node1:1", "broken:1"], "broken/0: it ended, exit code 1: "),
     "no ssh": (["node1:1", "--ssh", "/nowhere/ssh"], "--ssh /nowhere/ssh: "),
     "wrong ports": (["localhost:1", "--ports", "9100-9000"], "--ports 9100-9000: expected a range of ports"),

@@ -22,8 +22,10 @@ from gt.wire.settings import SERVER_SETTINGS, WORKER_SETTINGS
 PASSED_ON = {*SERVER_SETTINGS, *WORKER_SETTINGS, "GT_BACKEND", "GT_SHARE_GPUS", "GT_SILENCE_S"}
 #: The interval at which the display is updated.
 UPDATE_S = 0.1
-#: The name of the server among the connections.
-SERVER = "server"
+#: The server among the connections, which have the names of hosts.
+SERVER = ""
+#: After a first worker has failed, the others have this long to say why they fail too.
+SETTLE_S = 5.0
 
 
 class UpPlan(NamedTuple):
@@ -52,7 +54,6 @@ class HostsSystem:
         self._connections: list[HostConnection] = []
         #: (host, or `SERVER`; a report, or the reason why the connection has ended)
         self._events: queue.SimpleQueue[tuple[str, HostReport | str]] = queue.SimpleQueue()
-        self._workers = {host.name: host.workers for host in hosts}
         self._settings = {name: value for name, value in os.environ.items() if name in PASSED_ON}
         self._server_failure = ""
         self._join_token = ""
@@ -64,9 +65,12 @@ class HostsSystem:
         with JoiningDisplay(self.joining) as display:
             for host in self._hosts:
                 self._connect_workers(host)
-            while not self.joining.complete and not self.joining.hopeless and time.monotonic() < deadline:
+            while not self.joining.settled and time.monotonic() < deadline:
+                hopeless = self.joining.hopeless
                 self._take_event(UPDATE_S)
                 display.update()
+                if self.joining.hopeless and not hopeless:
+                    deadline = min(deadline, time.monotonic() + SETTLE_S)
         if not self.joining.complete:
             lines = "\n  ".join(self.joining.explain_missing())
             raise ClusterError(f"{self.joining.summary()}, so all were ended\n  {lines}")

@@ -73,6 +73,11 @@ class Joining:
         """Whether one of them has failed."""
         return any(state == FAILED for state, _ in self.rows.values())
 
+    @property
+    def settled(self) -> bool:
+        """Whether each of them has joined or failed."""
+        return all(state != WAITING for state, _ in self.rows.values())
+
     def summary(self) -> str:
         rows = self.rows
         joined = sum(state == JOINED for state, _ in rows.values())

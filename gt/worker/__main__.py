@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from gt.errors import ConnectionLost, GtError
+from gt.errors import ConfigError, ConnectionLost, GtError
 from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
 from gt.launch.command_name import command_name, make_parser
@@ -102,6 +102,8 @@ def _work(options: argparse.Namespace) -> int:
     if options.torchrun:
         from gt.worker.torchrun import TorchrunRank
 
+        if options.retry:
+            raise ConfigError("--retry has no use with --torchrun: the server ends with its workers")
         with TorchrunRank(options.ports or "") as rank:
             options.host, options.port = rank.server
             return _connect(options, rank.joined)
