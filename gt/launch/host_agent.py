@@ -148,17 +148,19 @@ class HostAgent:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def end(self, code: int) -> NoReturn:
-        """End all children, and this process."""
-        for child in self._children:
-            child.terminate()
-        for child in self._children:
-            try:
-                child.wait(TERMINATE_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-        if not self._task.workers:
-            remove_join_tokens(own=True)
-        os._exit(code)
+        """End all children, and this process, whatever happens."""
+        try:
+            for child in self._children:
+                child.terminate()
+            for child in self._children:
+                try:
+                    child.wait(TERMINATE_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+            if not self._task.workers:
+                remove_join_tokens(own=True)
+        finally:
+            os._exit(code)
 
 
 def join_user(pid: int | str) -> str:
