@@ -19,7 +19,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 test: .venv/test
 	$(PYTEST) -m "not long"
 
-test-all: .venv/test .venv/programs .venv/browser
+test-all: .venv/test .venv/programs .venv/browser .venv/sshd
 	$(PYTEST)
 
 test-quick: .venv/test
@@ -63,6 +63,13 @@ bench: .venv/test
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends chromium; } > /dev/null 2>&1; } || \
 		echo "no Chromium: the tests in a browser are skipped"
+	touch $@
+
+# a server of ssh for tests/test_up.py, in the same way; only its program is used, with settings of the test
+.venv/sshd: | .venv/test
+	@[ -x /usr/sbin/sshd ] || command -v sshd > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends openssh-server; } > /dev/null 2>&1; } || \
+		echo "no sshd: the tests of gt up over ssh are skipped"
 	touch $@
 
 .venv/check: .venv/worker

@@ -23,6 +23,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "server": Command("gt.server", "run a server, which clients and workers connect to"),
     "worker": Command("gt.worker.__main__", "run a worker for a server: one for each device", ends_at_once=True),
+    "up": Command("gt.scripts.up", "start a server, and workers on several hosts over ssh"),
+    "down": Command("gt.scripts.down", "end what up started"),
     "token": Command("gt.scripts.token", "make, list and revoke the tokens of a server's users"),
     "run": Command("gt.run", "run a PyTorch program, unchanged, on GT"),
     "top": Command("gt.scripts.top", "show what the workers and clients of a running system do"),

@@ -16,6 +16,7 @@ from gt.launch.collector import tune_collector
 from gt.launch.command_name import command_name, make_parser
 from gt.launch.running import registered
 from gt.say import startup_output
+from gt.wire.addresses import AddressTaken, join_address, parse_ports
 from gt.wire.auth import is_loopback, make_operator_token, token_for_server, token_keys
 from gt.wire.server_keys import key_text, make_server_keys, server_folder
 from gt.wire.token_file import Identities, TokenFile
@@ -24,6 +25,7 @@ from gt.wire.token_file import Identities, TokenFile
 def _make_parser() -> argparse.ArgumentParser:
     parser = make_parser("gt.server", __doc__)
     parser.add_argument("-p", "--port", type=int, default=9000, help="port to listen on (default 9000)")
+    parser.add_argument("--ports", metavar="FIRST-LAST", help="listen on the first free port of these instead")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"
     )
@@ -50,7 +52,11 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to keep the session of a client that does not answer (default 600)",
     )
+    parser.add_argument(
+        "--end-with-workers", action="store_true", help="end when a worker that has joined is lost, as torchrun does"
+    )
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
+    parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
     parser.add_argument("--program", default="", help=argparse.SUPPRESS)  # the parent's, for lists of running systems
     return parser
 
@@ -65,6 +71,10 @@ def main(argv: list[str] | None = None) -> int:
             signal.SIGINT, signal.SIG_IGN
         )  # Ctrl-C reaches the whole process group, but is meant for the client
         end_with_parent(lambda: _remove_socket(options.unix))
+    if options.with_stdin:
+        from gt.launch.parent import end_with_stdin
+
+        end_with_stdin()
     try:
         return _serve(options)
     except GtError as error:
@@ -93,14 +103,22 @@ def _serve(options: argparse.Namespace) -> int:
     from gt.dispatcher.server import Server
 
     address, keys, identities, operator = f"unix:{options.unix}", None, None, ""
+    ports = parse_ports(options.ports) if options.ports else range(options.port, options.port + 1)
     if not options.unix:
         keys = make_server_keys(options.folder)
         token = token_for_server(options.host, key_text(keys.public))
         identities = Identities(token_keys(token).public, TokenFile(options.folder))
         operator = make_operator_token()
-        host = f"[{options.host}]" if ":" in options.host else options.host.replace("localhost", "127.0.0.1")
-        address = f"tcp://{host}:{options.port}"
-    server = Server(address, keys, identities, options.host, options.port, operator, options.lease, options.audit)
+    for port in ports:
+        if not options.unix:
+            address = f"tcp://{join_address(options.host.replace('localhost', '127.0.0.1'), port)}"
+        try:
+            server = Server(address, keys, identities, options.host, port, operator, options.lease, options.audit)
+            break
+        except AddressTaken:
+            if port == ports[-1]:
+                raise
+    server.ends_with_workers = options.end_with_workers
     try:
         with _dashboard(options, address):
             tune_collector()

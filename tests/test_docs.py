@@ -132,8 +132,17 @@ def check_gt(words: list[str]) -> None:
     check_python(["-m", "gt", *words])
 
 
+def check_torchrun(words: list[str]) -> None:
+    """Torch knows the options before the module, and the module those after it."""
+    from torch.distributed.run import get_args_parser
+
+    at = words.index("-m")
+    get_args_parser().parse_args([*words[:at], words[at + 1]])
+    check_python(words[at:])
+
+
 def skip_check(words: list[str]) -> None:
-    """A word of the shell."""
+    """A word of the shell, or another program."""
 
 
 CHECKS: dict[str, Callable[[list[str]], None]] = {
@@ -141,8 +150,11 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
     "pip": check_pip,
     "python": check_python,
     "gt": check_gt,
+    "torchrun": check_torchrun,
     "for": skip_check,
     "export": skip_check,
+    "kubectl": skip_check,
+    "openssl": skip_check,
 }
 #: variables of other programs that commands may set
 OTHER_VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTHONPATH", "GLIBC_TUNABLES")

@@ -27,6 +27,7 @@ PURE = {
         "recording.py",
         "shell.py",
         "snapshots.py",
+        "torchrun.py",
         "tracing.py",
         "engines/",
         "collectives/",
@@ -34,7 +35,7 @@ PURE = {
     ),
     "gt/wire": (
         *("auth.py", "interrupts.py", "leased_connection.py", "leased_listener.py", "server_keys.py", "sockets.py"),
-        *("transport.py", "unix.py"),
+        *("addresses.py", "transport.py", "unix.py"),
     ),
     "gt/ops": ("random/philox_compiled.py", "random/philox_gpu.py"),
 }

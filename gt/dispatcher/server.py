@@ -19,8 +19,9 @@ from gt.dispatcher.recovery.snapshot_memory import SnapshotMemory
 from gt.dispatcher.state import Client, Peer
 from gt.dispatcher.tenants.access import REVOKED, Access
 from gt.dispatcher.tenants.audit_log import AuditLog
-from gt.errors import ConfigError
+from gt.errors import ClusterError, ConfigError
 from gt.say import topic, warn
+from gt.wire.addresses import AddressTaken
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Heartbeat
 from gt.wire.server_keys import KeyPair
@@ -38,6 +39,10 @@ FLUSH_S = 0.2
 class Server:
     """``keys`` and ``identities``: for a TCP address. ``audit``: the file of the audit log."""
 
+    #: whether the loss of a worker ends the server
+    ends_with_workers = False
+    _most_workers = 0
+
     def __init__(
         self,
         address: str,
@@ -54,7 +59,7 @@ class Server:
         try:
             self.listener = listen(address, keys, identities, lease_s, self._note, self._handshake_failed)
         except OSError as error:
-            raise ConfigError(_listen_error(address, error)) from None
+            raise _listen_error(address, error) from None
         self._private = address.startswith("unix:")
         # no other worker can join a private system, so the hint to start one would be wrong
         no_workers = NO_WORKERS_LEFT if self._private else None
@@ -136,6 +141,8 @@ class Server:
         """Pass the time to the core, and send heartbeats, because sending to a lost peer fails."""
         self.next_tick = now + TICK_S
         self._act_unasked(self.core.tick(now))
+        if self.ends_with_workers:
+            self._check_workers()
         if self.identities is not None:
             self._end_revoked(self.identities)
         needs_heartbeat = self.listener.needs_heartbeat
@@ -145,6 +152,13 @@ class Server:
                 continue  # it is stopped, by a debugger for example; nobody else waits for it
             self.listener.drop(peer)
             self._gone(peer)
+
+    def _check_workers(self) -> None:
+        """Raises ClusterError, which ends the server, if a worker is lost."""
+        count = len(self.core.workers)
+        if count < self._most_workers:
+            raise ClusterError(f"{self._most_workers - count} of {self._most_workers} workers lost")
+        self._most_workers = count
 
     def _note(self, peer: Peer, event: str) -> None:
         """Tell the operator what happened to a client's connection."""
@@ -244,7 +258,7 @@ def _line_writer(path: str) -> Callable[[str], object]:
     return write
 
 
-def _listen_error(address: str, error: OSError) -> str:
+def _listen_error(address: str, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
-        return f"{address} is taken: another server runs there; stop it, or choose another port with -p"
-    return f"cannot listen on {address}: {error.strerror}"
+        return AddressTaken(f"{address} is taken: another server runs there; stop it, or choose another port with -p")
+    return ConfigError(f"cannot listen on {address}: {error.strerror}")

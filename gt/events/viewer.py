@@ -11,6 +11,7 @@ from typing import Any
 from gt.errors import ConfigError, ConnectionLost, GtError, Refused
 from gt.launch.running import running_servers
 from gt.version import PROTOCOL, VERSION
+from gt.wire.addresses import join_address, split_address
 from gt.wire.auth import connection_keys, find_operator_token
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.event_messages import TAKEN_TOGETHER, BatchTaken, EventBatch, Inspect, Inspection, Listen, Listening
@@ -27,7 +28,7 @@ def find_server(host: str | None = None, port: int | None = None, unix: str | No
     if unix is not None:
         return f"unix:{unix.removeprefix('unix:')}"
     if host is not None or port is not None:
-        return f"tcp://{host or 'localhost'}:{port or 9000}"
+        return f"tcp://{join_address(host or 'localhost', port or 9000)}"
     running = running_servers()
     if not running:
         raise ConnectionLost(
@@ -66,10 +67,8 @@ class Viewer:
 
     def __enter__(self) -> Viewer:
         private = self.address.startswith("unix:")
-        host, _, port = self.address.removeprefix("tcp://").rpartition(":")
-        self._connection = connection(
-            self.address, None if private else connection_keys(host.strip("[]"), int(port), CONNECT_TIMEOUT_S)
-        )
+        keys = None if private else connection_keys(*split_address(self.address), CONNECT_TIMEOUT_S)
+        self._connection = connection(self.address, keys)
         token = "" if private else find_operator_token() or ""
         hello = Hello("viewer", PROTOCOL, VERSION, host_identity(), os.getpid(), operator=token)
         try:

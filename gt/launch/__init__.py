@@ -1,4 +1,5 @@
-"""Starting processes: the automatic local system, and what a server or worker sets up for its process.
+"""Starting processes: the automatic local system, systems on several hosts, and what a server or worker sets up for its
+process.
 
-The package imports only `gt.errors` and `gt.say`.
+The package imports only `gt.errors`, `gt.say`, `gt.version` and `gt.wire`.
 """

@@ -31,6 +31,21 @@ def visible_gpus() -> list[str]:
     return []
 
 
+def check_gpus(workers: int, gpus: list[str]) -> None:
+    """Raises ConfigError if this host has GPUs, but fewer than workers."""
+    if gpus and workers > len(gpus) and os.environ.get("GT_SHARE_GPUS", "0") in ("", "0"):
+        raise ConfigError(
+            f"{workers} workers for {len(gpus)} GPU(s): each worker needs its own; GT_SHARE_GPUS=1 lets them share"
+        )
+
+
+def share_of_host(i: int, workers: int, gpus: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Environment and options of worker ``i`` of this host: its GPU, and its share of the cores."""
+    environment = {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {}
+    threads = [] if workers == 1 else ["--threads", str(max(1, (os.cpu_count() or 1) // workers))]
+    return environment, threads
+
+
 def _program() -> str:
     """The name of this program, for lists of running systems."""
     folder, name = os.path.split(sys.argv[0] if sys.argv else "")
@@ -47,10 +62,7 @@ class LocalSystem:
         gpus = visible_gpus()
         if workers is None:
             workers = max(1, len(gpus)) if every_gpu else 1
-        if gpus and workers > len(gpus) and os.environ.get("GT_SHARE_GPUS", "0") in ("", "0"):
-            raise ConfigError(
-                f"{workers} workers for {len(gpus)} GPU(s): each worker needs its own; GT_SHARE_GPUS=1 lets them share"
-            )
+        check_gpus(workers, gpus)
         self.workers = workers
         self._backend = default_backend()
         self._folder = tempfile.mkdtemp(prefix="gt-")  # only its owner can enter it
@@ -68,9 +80,8 @@ class LocalSystem:
             raise
 
     def _start_worker(self, i: int, gpus: list[str]) -> None:
-        environment = {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {}
-        threads = [] if self.workers == 1 else ["--threads", str(max(1, (os.cpu_count() or 1) // self.workers))]
-        self._start(f"worker {i}", "gt.worker", environment, "--backend", self._backend, *threads)
+        environment, options = share_of_host(i, self.workers, gpus)
+        self._start(f"worker {i}", "gt.worker", environment, "--backend", self._backend, *options)
 
     def _start(self, name: str, module: str, environment: dict[str, str], *options: str) -> None:
         child = subprocess.Popen(

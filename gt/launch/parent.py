@@ -1,14 +1,17 @@
-"""Ends a process when its parent ends, also if the parent was killed."""
+"""Ends a process when the one that started it ends, also if that one was killed."""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 
 #: The interval of the checks.
 CHECK_S = 0.25
+#: How long a process may take to clean up.
+TERMINATE_TIMEOUT_S = 2.0
 
 
 def end_with_parent(clean_up: Callable[[], object] = bool) -> None:
@@ -23,3 +26,17 @@ def end_with_parent(clean_up: Callable[[], object] = bool) -> None:
         os._exit(0)
 
     threading.Thread(target=watch, name="gt-parent", daemon=True).start()
+
+
+def end_with_stdin() -> None:
+    """Start a thread that ends this process as soon as its standard input is closed: an ssh channel, or a pipe."""
+
+    def watch() -> None:
+        # the descriptor itself: a read of `sys.stdin` holds a lock, which would block the end of the process
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)  # its handler cleans up, unless the main thread is busy
+        time.sleep(TERMINATE_TIMEOUT_S)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="gt-stdin", daemon=True).start()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 import time
 from pathlib import Path
 
 from gt.launch.command_name import command_name, make_parser
 from gt.scripts.command import run
-from gt.wire.auth import token_keys
-from gt.wire.identities import TOKEN_ROLES, Quota, parse_quota
+from gt.wire.auth import create_token
+from gt.wire.identities import TOKEN_ROLES, parse_quota
 from gt.wire.server_keys import key_text, make_server_keys, server_folder
-from gt.wire.token_file import TokenFile, TokenRecord
+from gt.wire.token_file import TokenFile
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,13 +38,6 @@ def main(argv: list[str] | None = None) -> int:
     if bool(options.user) != (options.action != "list"):
         parser.error("new and revoke need the name of a user, list has none")
     return run(command_name("gt.scripts.token"), lambda: ACTIONS[options.action](options))
-
-
-def create_token(folder: Path, user: str, role: str, quota: Quota) -> str:
-    """A new token, which the server of this folder accepts. Raises ConfigError."""
-    token = f"{user}.{role}.{secrets.token_hex(32)}@{key_text(make_server_keys(folder).public)}"
-    TokenFile(folder).add(TokenRecord(user, role, token_keys(token).public.decode(), time.time(), quota))
-    return token
 
 
 def _new(options: argparse.Namespace) -> int:

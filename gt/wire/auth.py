@@ -22,7 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gt.errors import ConfigError, ConnectionLost
-from gt.wire.server_keys import KeyPair, config_folder, create_once, key_pair_from, server_key, split_token
+from gt.wire.addresses import join_address
+from gt.wire.identities import Quota
+from gt.wire.server_keys import (
+    KeyPair,
+    config_folder,
+    create_once,
+    key_pair_from,
+    key_text,
+    make_server_keys,
+    server_key,
+    split_token,
+)
+from gt.wire.token_file import TokenFile, TokenRecord
 
 #: Seconds between two attempts to reach a server that may still be starting.
 CHECK_S = 0.2
@@ -98,6 +110,13 @@ def token_keys(token: str) -> KeyPair:
     return key_pair_from(hashlib.scrypt(secret.encode(), salt=b"gt/peer", n=1 << 12, r=8, p=1, dklen=32))
 
 
+def create_token(folder: Path, user: str, role: str, quota: Quota) -> str:
+    """A new token, which the server of this folder accepts. Raises ConfigError."""
+    token = f"{user}.{role}.{secrets.token_hex(32)}@{key_text(make_server_keys(folder).public)}"
+    TokenFile(folder).add(TokenRecord(user, role, token_keys(token).public.decode(), time.time(), quota))
+    return token
+
+
 def peer_keys(token: str, server: bytes, remember_as: str = "") -> Keys:
     """The keys of a client or a worker of the server with this public key."""
     own = token_keys(token)
@@ -139,17 +158,17 @@ def check_strength(token: str, host: str) -> None:
 def no_server(host: str, port: int | str, seconds: float) -> ConnectionLost:
     """The error that no server answers, with the commands that start one."""
     return ConnectionLost(
-        f"no GT server answers at {host}:{port} after {seconds:g} s; start one with: python -m gt.server -p {port}, "
-        f"and workers with: python -m gt.worker --host {host} -p {port}"
+        f"no GT server answers at {join_address(host, port)} after {seconds:g} s; start one with: "
+        f"python -m gt.server -p {port}, and workers with: python -m gt.worker --host {host} -p {port}"
     )
 
 
-def connection_keys(host: str, port: int, seconds: float) -> Keys:
+def connection_keys(host: str, port: int, seconds: float, token: str | None = None) -> Keys:
     """The keys of a client or a worker of this server, which may still be starting: the first server of a user creates
     the secret and its own key. Raises ConnectionLost if no server answers in time, ConfigError if one does and there is
-    no secret, or if the server's key is not known."""
+    no secret, or if the server's key is not known. ``token``: instead of the user's."""
     deadline = time.monotonic() + seconds
-    while (keys := _find_keys(host, port)) is None:
+    while (keys := _find_keys(host, port, token)) is None:
         left = deadline - time.monotonic()
         if left <= 0:
             raise no_server(host, port, seconds)
@@ -158,17 +177,17 @@ def connection_keys(host: str, port: int, seconds: float) -> Keys:
         except OSError:
             time.sleep(min(CHECK_S, left))
         else:  # it creates both before it listens
-            return _find_keys(host, port) or _raise_missing(host, port)
+            return _find_keys(host, port, token) or _raise_missing(host, port)
     return keys
 
 
-def _find_keys(host: str, port: int) -> Keys | None:
+def _find_keys(host: str, port: int, token: str | None) -> Keys | None:
     """None if there is no token, or if the server's key is not known."""
-    token = find_token()
+    token = token or find_token()
     if token is None:
         return None
     check_strength(token, host)
-    address = f"{host}:{port}"
+    address = join_address(host, port)
     key = server_key(address, split_token(token)[1])
     return None if key is None else peer_keys(token, key, "" if is_loopback(host) else address)
 
@@ -179,7 +198,8 @@ def _raise_missing(host: str, port: int) -> Keys:
             f"there is no secret to authenticate with: set GT_TOKEN to the server's, or copy its {token_file()} here "
             f"(a server's first start creates it)"
         )
+    address = join_address(host, port)
     raise ConfigError(
-        f"the public key of the server at {host}:{port} is not known here. gt server prints it: add it to the secret, "
-        f"GT_TOKEN=SECRET@KEY, or add the line {host}:{port} KEY to {config_folder() / 'known_servers'}"
+        f"the public key of the server at {address} is not known here. gt server prints it: add it to the secret, "
+        f"GT_TOKEN=SECRET@KEY, or add the line {address} KEY to {config_folder() / 'known_servers'}"
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 from gt.say import warn
 from gt.wire import interrupts
+from gt.wire.addresses import split_address
 from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame
 from gt.wire.numbering import (
@@ -195,9 +196,8 @@ class LeasedConnection:
         inner.close()
 
     def _nobody_listens(self) -> bool:
-        host, _, port = self._address.removeprefix("tcp://").rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
+            socket.create_connection(split_address(self._address), PROBE_S).close()
         except OSError as error:
             return isinstance(error, ConnectionRefusedError)
         return False

@@ -23,6 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gt.errors import ConfigError
 from gt.wire import interrupts
+from gt.wire.addresses import join_address
 from gt.wire.auth import Keys
 from gt.wire.server_keys import KeyPair, remember_server
 from gt.wire.token_file import Identities
@@ -211,7 +212,7 @@ class TcpConnection:
 
 def _host_and_port(other_end: Any) -> str:
     host, port = str(other_end[0]).removeprefix("::ffff:"), other_end[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)
 
 
 class Gatekeeper:

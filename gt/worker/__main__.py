@@ -6,14 +6,16 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from gt.errors import ConnectionLost, GtError
+from gt.errors import ConfigError, ConnectionLost, GtError
 from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
 from gt.launch.command_name import command_name, make_parser
 from gt.say import startup_output
+from gt.wire.addresses import ANY_PORT, join_address, parse_ports
 from gt.wire.auth import connection_keys
 from gt.worker.engines import make_engine
 
@@ -25,7 +27,7 @@ class ServerLost(ConnectionLost):
     """The connection to a server that had accepted this worker ended."""
 
 
-def main(argv: list[str] | None = None) -> int:
+def _make_parser() -> argparse.ArgumentParser:
     parser = make_parser("gt.worker", __doc__)
     parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
     parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
@@ -40,14 +42,29 @@ def main(argv: list[str] | None = None) -> int:
         help="when the connection to the server is lost, try this long to reach it again (default 0: end)",
     )
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
+    parser.add_argument("--ports", metavar="FIRST-LAST", help="listen for other workers on a free port of these only")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
-    options = parser.parse_args(argv)
+    parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
+    parser.add_argument(
+        "--torchrun",
+        action="store_true",
+        help="find the server by torchrun, which started this; rank 0 starts the server",
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _make_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    if options.with_parent:
+    if options.with_parent or options.torchrun:
         from gt.launch.parent import end_with_parent
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the client, not for the processes it started
         end_with_parent()
+    if options.with_stdin:
+        from gt.launch.parent import end_with_stdin
+
+        end_with_stdin()
     try:
         return _work(options)
     except ServerLost as error:
@@ -78,14 +95,27 @@ def _start_again(arguments: list[str]) -> NoReturn:
 
 def _work(options: argparse.Namespace) -> int:
     """Run a worker until its connection ends; returns the exit code."""
-    address, keys = f"unix:{options.unix}", None
-    if not options.unix:
-        keys = connection_keys(options.host, options.port, _patience(options))
-        address = f"tcp://{options.host}:{options.port}"
     if options.threads is not None:
         # set before the libraries are loaded: some of their kernels respect nothing else
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)))
     os.environ.pop("GT_TORCH_DEVICE", None)  # the client's: `import torch` would register the device here too
+    if options.torchrun:
+        from gt.worker.torchrun import TorchrunRank
+
+        if options.retry:
+            raise ConfigError("--retry has no use with --torchrun: the server ends with its workers")
+        with TorchrunRank(options.ports or "") as rank:
+            options.host, options.port = rank.server
+            return _connect(options, rank.joined)
+    return _connect(options)
+
+
+def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = bool) -> int:
+    """``on_joined`` is called with the worker's name and device."""
+    address, keys = f"unix:{options.unix}", None
+    if not options.unix:
+        keys = connection_keys(options.host, options.port, _patience(options))
+        address = f"tcp://{join_address(options.host, options.port)}"
     engine = make_engine(options.backend or default_backend(), options.device, options.threads)
 
     from gt.worker.shell import Shell
@@ -93,9 +123,11 @@ def _work(options: argparse.Namespace) -> int:
     server, patience = address.removeprefix("tcp://"), _patience(options)
     say = startup_output(options.with_parent)
     waiting = partial(say, f"waiting for a server at {server}, at most {patience:g} s") if say else None
-    shell = Shell(address, keys, engine, patience, waiting)
+    ports = parse_ports(options.ports) if options.ports else ANY_PORT
+    shell = Shell(address, keys, engine, patience, waiting, ports)
+    on_joined(name := f"worker {shell.worker.id} on {engine.device} ({engine.name})")
     if say:
-        say(f"joined {server} as worker {shell.worker.id} on {engine.device} ({engine.name})")
+        say(f"joined {server} as {name}")
     try:
         tune_collector()
         shell.run()

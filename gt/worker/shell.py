@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from gt.errors import ConnectionLost, GtError, Refused
 from gt.say import topic
 from gt.version import PROTOCOL, VERSION
+from gt.wire.addresses import ANY_PORT, route_address, split_address
 from gt.wire.auth import Keys, no_server
 from gt.wire.codec import Decode, encode
 from gt.wire.event_messages import Record
@@ -37,7 +37,7 @@ RECORDING_POLL_MS = 200
 class Shell:
     """Connects a `Worker` to the dispatcher. Raises ConnectionLost or Refused if that fails.
 
-    ``waiting`` is called once if the server has not answered after `PATIENCE_S`.
+    ``waiting`` is called once if the server has not answered after `PATIENCE_S`. ``ports``: where it may listen.
     """
 
     def __init__(
@@ -47,10 +47,11 @@ class Shell:
         engine: Engine,
         timeout: float,
         waiting: Callable[[], object] | None = None,
+        ports: range = ANY_PORT,
     ) -> None:
         self.connection = connection(address, keys)
         engine.claim_process()
-        self.plane = ProcessPlane(_reachable_address(address), engine.name, engine.device)
+        self.plane = ProcessPlane(_reachable_address(address), engine.name, engine.device, ports)
         self.connection.also_wake_on(self.plane.wake_fd())
         self._pipe = WakePipe()
         self.connection.also_wake_on(self._pipe.fd)
@@ -75,8 +76,7 @@ class Shell:
             if self.connection.refused:
                 raise Refused(f"{address}: {self.connection.refused}")
             if time.monotonic() > began + timeout:
-                host, _, port = address.removeprefix("tcp://").rpartition(":")
-                raise no_server(host, port, timeout)
+                raise no_server(*split_address(address), timeout)
             if waiting is not None and self.worker.id < 0 and time.monotonic() > began + PATIENCE_S:
                 waiting()
                 waiting = None
@@ -179,10 +179,4 @@ def _reachable_address(server: str) -> str:
     """The address at which other workers reach this one: the local address of a route to the server."""
     if server.startswith("unix:"):
         return "127.0.0.1"
-    host, _, port = server.removeprefix("tcp://").rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, int(port)))
-        except OSError:  # connecting to the server will report the error
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+    return route_address(*split_address(server)) or "127.0.0.1"  # connecting to the server will report the error

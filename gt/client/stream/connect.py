@@ -76,23 +76,33 @@ def use(other: Session) -> Iterator[None]:
         _process.session = before
 
 
-def connect(address: str) -> None:
+def connect(address: str | None = None) -> None:
     """Use the server at ``"host:port"`` for all later ops. A session that was open ends, and its tensors are freed.
 
     ``python -m gt.server -p 9000`` starts a server, ``python -m gt.worker --host localhost -p 9000`` a worker for it.
+    Without an address it is the server that ``gt up`` started.
 
     Example::
 
         gt.connect("localhost:9000")
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"connect({address!r}): an address is host:port, for example localhost:9000")
+    from gt.wire.addresses import join_address, split_address
     from gt.wire.auth import connection_keys
 
+    token = None
+    if address is None:
+        from gt.launch.up_state import find_system
+
+        system = find_system()
+        address, token = system.address, system.token
+    try:
+        host, port = split_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"connect({address!r}): {str(error).partition(': ')[2]}") from None
+    address = join_address(host, port)
     with _process.lock:
-        keys = connection_keys(host, int(port), CONNECT_TIMEOUT_S)
-        opened = open_session(f"tcp://{host}:{port}", keys, f"{host}:{port}")
+        keys = connection_keys(host, port, CONNECT_TIMEOUT_S, token)
+        opened = open_session(f"tcp://{address}", keys, address)
         disconnect()
         _process.session = opened
     _warn_about_unread_settings(opened, address)
@@ -199,7 +209,7 @@ def _no_answer(name: str, refused: str, timeout: float) -> GtError:
     from gt.wire.auth import no_server
 
     host, _, port = name.rpartition(":")
-    return no_server(host, port, timeout)
+    return no_server(host.strip("[]"), port, timeout)
 
 
 def _start() -> Session:

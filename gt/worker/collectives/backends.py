@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from gt.wire.addresses import split_address
 from gt.worker.collectives.descriptors import PATH_TIMEOUT_S, group_connections, listening_ports, probe
 from gt.worker.collectives.interface import GroupBroken
 from gt.worker.collectives.membership import Cancelled, GroupBackend, Membership
@@ -114,13 +115,13 @@ def _meet(m: Membership, cancelled: Cancelled, address: str) -> tuple[Any, list[
 
 def _store(m: Membership) -> Any:
     """A new connection to the group's store. Groups share none: it handles one call at a time, and a call may wait."""
-    host, _, port = m.store.rpartition(":")
+    host, port = split_address(m.store)
     try:
         # a plane listens from its start, so a refused connection means that its worker is lost
-        socket.create_connection((host, int(port)), PATH_TIMEOUT_S).close()
+        socket.create_connection((host, port), PATH_TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or error
         raise GroupBroken(f"worker {m.members[0]} cannot be reached ({m.store}: {reason})") from None
     timeout = timedelta(seconds=JOIN_TIMEOUT_S)
-    client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+    client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
     return dist.PrefixStore(f"group {m.group}", client)

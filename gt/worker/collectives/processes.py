@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 from gt.launch.backend import INSTALL_TORCH
+from gt.wire.addresses import ANY_PORT, join_address, listen_within, numeric_addresses
 from gt.worker.collectives.collective import NotedCollective
 from gt.worker.collectives.descriptors import WakeEvent
 from gt.worker.collectives.groups import WorkerGroup
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 
 class ProcessPlane:
-    """``engine`` and ``device`` are the worker's. They determine the kind of a result where a rank has no array."""
+    """``engine`` and ``device`` are the worker's. They determine the kind of a result where a rank has no array.
 
-    def __init__(self, host: str = "127.0.0.1", engine: str = "torch", device: str = "cpu") -> None:
-        host = socket.gethostbyname(host)  # connections are recognised by numeric addresses
+    ``ports``: where it may listen.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", engine: str = "torch", device: str = "cpu", ports: range = ANY_PORT
+    ) -> None:
+        host = numeric_addresses(host)[0]  # connections are recognised by numeric addresses
         self._host, self._engine, self._device = host, engine, device
         # it listens before the store exists: early members wait in the backlog, and a refusal means a lost worker
-        self._listener = socket.create_server((host, 0), backlog=1024)
-        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        self._listener = listen_within(host, ports, backlog=1024)
+        self.address = join_address(host, self._listener.getsockname()[1])
         self._store: Any = None
         self._starting_store = threading.Lock()
         self._groups: dict[int, WorkerGroup] = {}

@@ -1,0 +1,78 @@
+"""Hosts and ports: as text, as ranges that a firewall lets through, and which address of this host others can reach."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from collections.abc import Iterable
+
+from gt.errors import ConfigError
+
+#: Any port that the kernel chooses.
+ANY_PORT = range(1)
+
+
+class AddressTaken(ConfigError):
+    """Another process listens on this address."""
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """(host, port) of ``host:port``, ``[::1]:9000`` or ``tcp://host:port``. Raises ConfigError."""
+    match = re.fullmatch(r"(?:tcp://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:]+)):([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65535:
+        raise ConfigError(f"{text!r}: an address is host:port, for example localhost:9000 or [::1]:9000")
+    return match[1] or match[2], int(match[3])
+
+
+def join_address(host: str, port: int | str) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_ports(text: str) -> range:
+    """``9000-9100`` or ``9000`` as a range. Raises ConfigError."""
+    match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise ConfigError(f"--ports {text}: expected a range of ports from 1 to 65535, such as 9000-9100")
+    return range(first, last + 1)
+
+
+def numeric_addresses(host: str) -> list[str]:
+    """The addresses of a host, IPv4 first. Raises OSError if the name is not known."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def route_address(host: str, port: int) -> str | None:
+    """The address of this host from which it reaches another one; None if there is no route."""
+    try:
+        addresses = numeric_addresses(host)
+    except OSError:
+        return None
+    for address in addresses:
+        with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:  # a datagram socket sends nothing here
+            try:
+                probe.connect((address, port))
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return None
+
+
+def listen_within(address: str, ports: Iterable[int], backlog: int) -> socket.socket:
+    """A listening socket on a numeric address and the first free port. Raises AddressTaken."""
+    ports = list(ports)
+    for port in ports:
+        try:
+            return socket.create_server((address, port), family=_family(address), backlog=backlog)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ConfigError(f"cannot listen on {join_address(address, port)}: {error.strerror}") from None
+    raise AddressTaken(f"all ports from {ports[0]} to {ports[-1]} of {address} are taken; --ports names others")
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
