@@ -315,6 +315,37 @@ def test_an_upload_goes_on_after_a_death(cluster: Cluster, monkeypatch: pytest.M
             cluster.add_worker()
 
 
+def test_an_upload_does_not_wait_for_ever_without_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last worker dies while the client sends; it raises, and goes on when a worker has joined."""
+    monkeypatch.setattr("gt.wire.transfers.CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr("gt.wire.transfers.MAX_UNACKNOWLEDGED_BYTES", 1 << 14)
+    values = np.arange(60_000.0, dtype="f")
+    with cluster.client():
+        gt.recovery("replay")
+        x = gt.ones(2)
+        assert x.tolist() == [1, 1]
+        for name in list(cluster.workers):
+            cluster.kill_worker(name)
+        with pytest.raises(NoWorkers, match="no worker is connected"):
+            gt.tensor(values)
+        cluster.add_worker()
+        assert (gt.tensor(values).numpy() == values).all()
+        assert x.tolist() == [1, 1]
+
+
+def test_without_workers_emitting_waits_as_long_as_the_program_may(cluster: Cluster) -> None:
+    with cluster.client() as session:
+        gt.recovery("replay", wait=6)
+        assert gt.ones(1).item() == 1
+        for name in list(cluster.workers):
+            cluster.kill_worker(name)
+        cluster.settle()
+        before = cluster.now
+        with pytest.raises(NoWorkers):
+            session.connection.require_worker()
+        assert cluster.now - before == 6
+
+
 def test_refused_calls(cluster: Cluster) -> None:
     with cluster.client():
         with pytest.raises(ConfigError, match='the mode is "replay" or "off"'):
