@@ -118,6 +118,8 @@ class Tenant(Program):
     def interrupt(self) -> None:
         """Ctrl-C in a read; what the read needed is freed, and cancelled."""
         link: Any = self.session.connection.link
+        if link is None:  # the client was killed in this step
+            return
         link.interrupt_after = self.rng.randint(0, 10)
         try:
             self.read()
