@@ -2,11 +2,12 @@
 
 ``python -m benchmarks.chaos_child PORT KIND STEPS WAIT [SNAPSHOT_STEPS [EPISODES]]``: WAIT is the number of seconds
 that recovery waits for a new worker; "off": no recovery. A snapshot is taken every SNAPSHOT_STEPS steps; 0: none. Each
-line is JSON: an episode that begins or ends, or a step with its loss.
+line is JSON: an episode that begins or ends, a step with its loss, an error, or why the client waits.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -25,7 +26,7 @@ def data() -> tuple[gt.Tensor, gt.Tensor]:
 
 
 def plain() -> Step:
-    """On one worker. Repeated steps are templates, unless GT_TEMPLATES=0."""
+    """On one worker. ``chaos.py`` sets GT_TEMPLATES=0, so that every instruction is sent on its own."""
     x, y = data()
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
     optimizer = gt.optim.Adam(model.parameters(), lr=0.01)
@@ -38,6 +39,11 @@ def plain() -> Step:
         return loss
 
     return step
+
+
+def templated() -> Step:
+    """The same; repeated steps are templates."""
+    return plain()
 
 
 def compiled() -> Step:
@@ -74,7 +80,7 @@ def first_two() -> list[int]:
     return [worker.id for worker in gt.workers()][:2]
 
 
-KINDS = {kind.__name__: kind for kind in (plain, compiled, data_parallel, sharded, pipelined)}
+KINDS = {kind.__name__: kind for kind in (plain, templated, compiled, data_parallel, sharded, pipelined)}
 
 
 def say(**fields: object) -> None:
@@ -84,7 +90,11 @@ def say(**fields: object) -> None:
 def episode(port: str, kind: str, steps: int, snapshot_steps: int) -> None:
     """Train in a new session."""
     gt.connect(f"localhost:{port}")
-    while len(gt.workers()) < 2:  # two kinds need as many; bounded by the test or the benchmark, which starts them
+    for round in itertools.count():  # two kinds need as many; bounded by the test or the benchmark, which starts them
+        if len(gt.workers()) >= 2:
+            break
+        if round % 50 == 0:
+            say(cause="fewer than two workers are connected")
         time.sleep(0.1)
     say(begin=kind, workers=[worker.pid for worker in gt.workers()])
     step = KINDS[kind]()

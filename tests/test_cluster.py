@@ -9,29 +9,27 @@ import contextlib
 import gc
 import os
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gt import testing
-from gt.client.stream import outbox, signatures, uploads
+from gt.client.stream import outbox
 from gt.client.stream.pending import PendingValue
 from gt.client.stream.session import Session
 from gt.client.tensor.emit import call, call_into, call_many, create, upload
-from gt.dispatcher import admission, delivery, ledger, scheduling
+from gt.dispatcher import admission, scheduling
 from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, ShapeError, WorkerLost
 from gt.ops import OPS
 from gt.testing import Cluster
 from gt.types import DTYPES, TensorType
-from gt.wire import transfers
 from gt.wire.messages import ChunkTaken, Define, Done, Execute, Leave
 from gt.wire.words import FETCH
 from gt.worker.core import Worker
 from gt.worker.engines import make_engine
 from tests.support.invariants import always, settled
 from tests.support.programs import SAMPLES, Program
+from tests.support.small_limits import shrink_limits
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns about what the samples do on purpose
 
@@ -95,31 +93,9 @@ class Play:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def small(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Limits so small that every program reaches them."""
-
-    def shrink(seed: int) -> None:
-        rng = random.Random(seed)
-        monkeypatch.setattr(transfers, "CHUNK_BYTES", rng.choice((1 << 12, 1 << 15)))
-        monkeypatch.setattr(transfers, "MAX_UNACKNOWLEDGED_BYTES", 1 << 16)
-        monkeypatch.setattr(transfers, "SHARED_CHUNK_BYTES", rng.choice((1 << 13, 40_000)))
-        monkeypatch.setattr(transfers, "SHARED_RING_BYTES", rng.choice((1 << 16, 100_000)))
-        monkeypatch.setattr(outbox, "BATCH_WORDS", rng.choice((10, 60, 640)))
-        for module in (outbox, scheduling):
-            monkeypatch.setattr(module, "WINDOW_WORDS", rng.choice((256, 1 << 16)))
-        monkeypatch.setattr(signatures, "MAX_SIGNATURES", rng.choice((20, 20_000)))
-        monkeypatch.setattr(outbox, "MAX_FREED", rng.choice((1, 4096)))
-        monkeypatch.setattr(scheduling, "MAX_AHEAD_US", rng.choice((30.0, 6000.0)))
-        monkeypatch.setattr(scheduling, "TURN_US", rng.choice((9.0, 2000.0)))
-        if rng.random() < 0.5:  # frames instead of shared memory
-            monkeypatch.setattr(testing, "host_identity", lambda: "")
-            monkeypatch.setattr(uploads, "host_identity", lambda: "")
-        monkeypatch.setattr(delivery, "CONFIRM_AFTER_US_PER_WORKER", rng.choice((0.0, 50.0, 5000.0)))
-        monkeypatch.setattr(delivery, "MAX_WORKER_SETS", rng.choice((1, 256)))
-        monkeypatch.setattr(ledger, "MAX_GROUP_DESCRIPTORS", rng.choice((0, 256)))
-        monkeypatch.setattr(ledger, "MIN_GROUPS", rng.choice((1, 2)))
-
-    return shrink
+    return lambda seed: shrink_limits(monkeypatch, seed)
 
 
 @seeds(120)

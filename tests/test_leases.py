@@ -445,3 +445,33 @@ def test_training_while_the_network_resets_connections(stack: contextlib.ExitSta
     client.expect("trained")
     assert client.end() == 0
     assert "client 1 has a new connection" in system.server.output
+
+
+def test_a_worker_is_replaced_while_the_network_of_a_client_is_away(stack: contextlib.ExitStack) -> None:
+    """The session is kept, and its program runs again without its client."""
+    system = System(stack, GT_SILENCE_S=SILENCE)
+    worker = system.worker("--backend", "numpy")
+    proxy = Proxy(stack, system.port)
+    client = system.client(
+        """
+        gt.recovery("replay", wait=60)
+        x = gt.arange(5)
+        say("first", x.sum().item())
+        go()
+        x += 1
+        say("second", x.sum().item())
+        """,
+        port=proxy.port,
+        GT_SILENCE_S=SILENCE,
+    )
+    client.expect("first 10")
+    proxy.bury()
+    client.tell()
+    system.server.expect("client 1 does not answer; its session is kept for 600 s")
+    worker.kill()
+    system.server.expect("worker 0 is gone")
+    system.worker("--backend", "numpy")
+    proxy.thaw()
+    client.expect("is gone; 0 of 1 workers are connected, so the program waits for another one, at most 60 s")
+    client.expect("second 15")
+    assert client.end() == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from gt.client.stream import connect
 from gt.dispatcher.recovery import program_log, recoveries, snapshots
 from gt.errors import ClusterError, ConfigError, NoWorkers, WorkerLost
 from gt.testing import Cluster
+from gt.worker.errors import DeviceBroken
 from gt.worker.snapshot_store import NoSnapshots
 from tests.support.invariants import always, settled
 from tests.support.programs import Program
@@ -315,6 +317,37 @@ def test_an_upload_goes_on_after_a_death(cluster: Cluster, monkeypatch: pytest.M
             cluster.add_worker()
 
 
+def test_an_upload_does_not_wait_for_ever_without_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last worker dies while the client sends; it raises, and goes on when a worker has joined."""
+    monkeypatch.setattr("gt.wire.transfers.CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr("gt.wire.transfers.MAX_UNACKNOWLEDGED_BYTES", 1 << 14)
+    values = np.arange(60_000.0, dtype="f")
+    with cluster.client():
+        gt.recovery("replay")
+        x = gt.ones(2)
+        assert x.tolist() == [1, 1]
+        for name in list(cluster.workers):
+            cluster.kill_worker(name)
+        with pytest.raises(NoWorkers, match="no worker is connected"):
+            gt.tensor(values)
+        cluster.add_worker()
+        assert (gt.tensor(values).numpy() == values).all()
+        assert x.tolist() == [1, 1]
+
+
+def test_without_workers_emitting_waits_as_long_as_the_program_may(cluster: Cluster) -> None:
+    with cluster.client() as session:
+        gt.recovery("replay", wait=6)
+        assert gt.ones(1).item() == 1
+        for name in list(cluster.workers):
+            cluster.kill_worker(name)
+        cluster.settle()
+        before = cluster.now
+        with pytest.raises(NoWorkers):
+            session.connection.require_worker()
+        assert cluster.now - before == 6
+
+
 def test_refused_calls(cluster: Cluster) -> None:
     with cluster.client():
         with pytest.raises(ConfigError, match='the mode is "replay" or "off"'):
@@ -528,6 +561,53 @@ def test_a_server_that_keeps_no_memory(cluster: Cluster) -> None:
         assert client.log is not None
         cluster.dispatcher._schedule()
         assert client.log.taking is None
+
+
+def test_a_device_that_breaks_during_a_restore_ends_the_worker(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the program runs again on another one; otherwise its tensors would be lost on a device that no op can use."""
+    with cluster.client():
+        gt.recovery("replay")
+        x = gt.arange(3.0)
+        assert gt.snapshot().wait()
+        monkeypatch.setattr(type(cluster._engine), "upload_storage", lambda engine, data: open_nothing())
+        monkeypatch.setattr(type(cluster._engine), "is_broken", lambda engine, error: True)
+        kill_home(cluster)
+        with pytest.raises(DeviceBroken, match="no such file"):  # the worker's process would end here
+            x.tolist()
+        monkeypatch.undo()
+        kill_home(cluster)
+        cluster.add_worker()
+        assert x.tolist() == [0, 1, 2]
+
+
+def test_the_user_is_told_what_the_program_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster(workers=2, backend="numpy")
+    gt.register_config("dp", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
+    with cluster.client():
+        gt.recovery("replay", wait=5)
+        with gt.signal.context("dp"):
+            x = gt.arange(4.0)
+        assert x.tolist() == [0, 1, 2, 3]
+        kill_home(cluster)
+        assert x.tolist() == [0, 1, 2, 3]
+        said = capsys.readouterr().err
+        assert re.search(r"worker 0 \(cpu, pid \d+\) is gone; 1 of 2 workers are connected, so the program waits", said)
+        assert "no worker has joined within 5 s; the program runs again on 1 worker\n" in said
+        cluster.add_worker()
+        kill_home(cluster)
+        assert x.tolist() == [0, 1, 2, 3]
+        assert re.search(r"worker \d \(cpu, pid \d+\) is gone; the program runs again\n", capsys.readouterr().err)
+    with cluster.client() as session:
+        connect.recover_later_sessions(None)
+        session.keep_program((0.0, 0.0))
+        assert gt.ones(1).item() == 1
+        for name in list(cluster.workers):
+            cluster.kill_worker(name)
+        with pytest.raises(NoWorkers):
+            gt.ones(1).item()
+        assert "is gone; no other worker is connected\n" in capsys.readouterr().err
 
 
 def test_a_worker_that_takes_no_snapshots(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,10 @@ class WorkerSnapshots:
     # -- putting back --------------------------------------------------------------------
 
     def restore(self, space: ClientSpace, m: Restore, lost: Callable[[str], Failure]) -> None:
-        """Put the tensors of a snapshot into the client's space; ``lost`` makes a failure for those that cannot be."""
+        """Put the tensors of a snapshot into the client's space; ``lost`` makes a failure for those that cannot be.
+
+        Raises DeviceBroken.
+        """
         for one in m.failures:
             space.put(one.id, Failure(one.cause, one.kind, one.text, one.site, one.elsewhere))
         storages = _Storages(self._engine, m.memories)
@@ -136,6 +139,8 @@ class WorkerSnapshots:
                     space.account.add(block)
                 space.put(tensor.id, block)
             except Exception as error:  # its memory is gone, or there is no room: reads of this tensor fail
+                if self._engine.is_broken(error):
+                    raise DeviceBroken(first_line(error)) from error
                 space.put(tensor.id, lost(f"it could not be restored: {error}"))
 
 

@@ -38,8 +38,6 @@ MAX_TAIL_WORDS = 64
 FIRST_COMPILED_ID = 1 << 36
 #: The most tensors freed in one submission: what is emitted between two submissions fits into one (`MAX_SUBMIT_WORDS`).
 MAX_FREED = 4096
-#: Seconds between two checks, during a wait for credit, that a worker is connected.
-CREDIT_CHECK_S = 3.0
 
 
 @interrupts.deferred
@@ -225,8 +223,7 @@ class Outbox:
     def flush(self) -> None:
         """Submit all words. Before that, wait while too many submitted words are not finished."""
         if self._no_credit():
-            while not self._connection.wait(lambda: self.sent - self.finished <= WINDOW_WORDS // 2, CREDIT_CHECK_S):
-                self._connection.require_worker()
+            self._connection.wait_for_progress(lambda: self.sent - self.finished <= WINDOW_WORDS // 2)
         self._submit()
 
     def _no_credit(self) -> bool:

@@ -22,6 +22,8 @@ from gt.wire.structures import WorkerInfo
 RecoveryOptions = tuple[float, float]
 #: Seconds to wait for a first worker before an instruction is refused.
 FIRST_WORKER_TIMEOUT_S = 3.0
+#: Seconds between two checks, during a wait for a worker's progress, that a worker is connected.
+WORKER_CHECK_S = 3.0
 #: How many submissions after an interrupt are followed by a `Cancel`, unless a read is answered before.
 CANCELS_AFTER_INTERRUPT = 16
 #: What errors about tensors of an ended session say.
@@ -95,9 +97,15 @@ class ServerConnection:
         """Wait until ``count`` workers are connected. ``give_up`` returns true, or raises, to end the wait early."""
         return self.wait(lambda: bool(give_up()) or len(self.workers) >= count, timeout)
 
+    def wait_for_progress(self, ready: Callable[[], bool]) -> None:
+        """Wait for something that a worker does. Raises NoWorkers if there is none."""
+        while not self.wait(ready, WORKER_CHECK_S):
+            self.require_worker()
+
     def require_worker(self) -> None:
-        """Raise NoWorkers if no worker connects soon."""
-        if not self.wait_for_workers(1, FIRST_WORKER_TIMEOUT_S):
+        """Raise NoWorkers if no worker connects soon: with recovery, within the time that the program may wait."""
+        patience = max(FIRST_WORKER_TIMEOUT_S, self.recovery[0] if self.recovery is not None else 0.0)
+        if not self.wait_for_workers(1, patience):
             raise NoWorkers(f"no worker is connected to {self.name}; start one with python -m gt.worker")
 
     def end(self, error: ClusterError | GtError) -> GtError:

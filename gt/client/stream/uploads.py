@@ -33,7 +33,7 @@ class Uploads:
                 while not outgoing.all_sent:
                     before = self._channel.acknowledged
                     if not self._send_chunks(outgoing):
-                        self._connection.wait(partial(self._channel.acknowledged_more_than, before))
+                        self._connection.wait_for_progress(partial(self._channel.acknowledged_more_than, before))
             except BaseException:
                 with contextlib.suppress(GtError):  # a chunk out of order makes the worker drop the transfer
                     self._connection.send([encode(Chunk(outgoing.value, -1, 0, 0)), b""])

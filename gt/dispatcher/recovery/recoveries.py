@@ -25,7 +25,7 @@ from gt.dispatcher.recovery.program_log import ProgramLog, QueuedChunk
 from gt.dispatcher.recovery.snapshots import RestoreMark, SnapshotKeeper
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
-from gt.wire.messages import ChunkTaken, Configure, Drop, NoValue, Reply, Submit
+from gt.wire.messages import ChunkTaken, Configure, Drop, Notice, NoValue, Reply, Submit
 from gt.wire.recovery_messages import Dropped, Recover, Restarted
 
 #: Seconds that a read which failed because of a lost worker waits for the loss to be noticed.
@@ -103,6 +103,10 @@ class Recoveries:
                 log.waiting_since = now
             elif now - log.waiting_since >= log.wait_s:
                 client.min_workers, log.most_workers, resumed = 1, len(self._workers), True
+                if self._workers:
+                    count = f"{len(self._workers)} worker{'s' * (len(self._workers) > 1)}"
+                    text = f"no worker has joined within {log.wait_s:g} s; the program runs again on {count}"
+                    self._delivery.send(client, Notice(text))
         return resumed
 
     def _release(self, client: Client, log: ProgramLog) -> None:
@@ -143,7 +147,21 @@ class Recoveries:
         self._snapshots.begin_again(client)
         client.unseen_restarts += 1
         self._delivery.send(client, Restarted(sorted(open_reads)))
+        self._report(client, log, lost)
         return True
+
+    def _report(self, client: Client, log: ProgramLog, lost: WorkerState) -> None:
+        """Tell the user what their program waits for."""
+        text = f"worker {lost.id} ({lost.info.device}, pid {lost.info.pid}) is gone"
+        text += f": {lost.exit_reason}" if lost.exit_reason else ""
+        if len(self._workers) >= client.min_workers:
+            text += "; the program runs again"
+        elif not log.wait_s:
+            text += "; no other worker is connected"
+        else:
+            few = f"{len(self._workers)} of {client.min_workers} workers are connected"
+            text += f"; {few}, so the program waits for another one, at most {log.wait_s:g} s"
+        self._delivery.send(client, Notice(text))
 
     def _end_traces(self, client: Client, lost: WorkerState) -> None:
         text = f"worker {lost.id} ({lost.info.device}, pid {lost.info.pid}) is gone, and the trace with it"
