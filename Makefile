@@ -19,7 +19,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 test: .venv/test
 	$(PYTEST) -m "not long"
 
-test-all: .venv/test .venv/programs .venv/browser
+test-all: .venv/test .venv/programs .venv/browser .venv/slurm .venv/ray
 	$(PYTEST)
 
 test-quick: .venv/test
@@ -63,6 +63,18 @@ bench: .venv/test
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends chromium; } > /dev/null 2>&1; } || \
 		echo "no Chromium: the tests of the dashboard in a browser are skipped"
+	touch $@
+
+# Slurm's daemons for tests/test_slurm.py, in the same way
+.venv/slurm: | .venv/test
+	@command -v sbatch > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client munge; } > /dev/null 2>&1; } || \
+		echo "no Slurm: the tests of gt.launch.slurm are skipped"
+	touch $@
+
+# for tests/test_ray.py
+.venv/ray: .venv/worker
+	$(PIP) -e '.[worker,ray]'
 	touch $@
 
 .venv/check: .venv/worker

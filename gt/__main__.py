@@ -23,6 +23,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "server": Command("gt.server", "run a server, which clients and workers connect to"),
     "worker": Command("gt.worker.__main__", "run a worker for a server: one for each device", ends_at_once=True),
+    "slurm-worker": Command("gt.launch.slurm_worker", "run the workers of a Slurm job, and their server: with srun"),
     "token": Command("gt.scripts.token", "make, list and revoke the tokens of a server's users"),
     "run": Command("gt.run", "run a PyTorch program, unchanged, on GT"),
     "top": Command("gt.scripts.top", "show what the workers and clients of a running system do"),
