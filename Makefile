@@ -19,7 +19,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 test: .venv/test
 	$(PYTEST) -m "not long"
 
-test-all: .venv/test .venv/programs .venv/browser .venv/sshd
+test-all: .venv/test .venv/programs .venv/browser .venv/sshd .venv/slurm .venv/ray
 	$(PYTEST)
 
 test-quick: .venv/test
@@ -70,6 +70,18 @@ bench: .venv/test
 	@[ -x /usr/sbin/sshd ] || command -v sshd > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends openssh-server; } > /dev/null 2>&1; } || \
 		echo "no sshd: the tests of gt up over ssh are skipped"
+	touch $@
+
+# Slurm's daemons for tests/test_slurm.py, in the same way
+.venv/slurm: | .venv/test
+	@command -v sbatch > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client munge; } > /dev/null 2>&1; } || \
+		echo "no Slurm: the tests of gt.launch.slurm are skipped"
+	touch $@
+
+# for tests/test_ray.py
+.venv/ray: .venv/worker
+	$(PIP) -e '.[worker,ray]'
 	touch $@
 
 .venv/check: .venv/worker

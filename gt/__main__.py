@@ -25,6 +25,7 @@ COMMANDS = {
     "worker": Command("gt.worker.__main__", "run a worker for a server: one for each device", ends_at_once=True),
     "up": Command("gt.scripts.up", "start a server, and workers on several hosts over ssh"),
     "down": Command("gt.scripts.down", "end what up started"),
+    "slurm-worker": Command("gt.launch.slurm_worker", "run the workers of a Slurm job, and their server: with srun"),
     "token": Command("gt.scripts.token", "make, list and revoke the tokens of a server's users"),
     "run": Command("gt.run", "run a PyTorch program, unchanged, on GT"),
     "top": Command("gt.scripts.top", "show what the workers and clients of a running system do"),

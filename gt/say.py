@@ -35,3 +35,8 @@ def startup_output(silent: bool) -> Say | None:
 def warn(text: str) -> None:
     """Print a warning that every user should see."""
     print(f"[gt] {text}", file=sys.stderr, flush=True)
+
+
+def progress(text: str) -> None:
+    """Print what a wait of minutes waits for."""
+    print(f"[gt] {text}", file=sys.stderr, flush=True)

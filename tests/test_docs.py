@@ -141,6 +141,17 @@ def check_torchrun(words: list[str]) -> None:
     check_python(words[at:])
 
 
+def check_srun(words: list[str]) -> None:
+    """What it starts is there."""
+    options = [word for word in words if word.startswith("-")]
+    assert words[len(options)] == "gt"
+    check_gt(words[len(options) + 1 :])
+
+
+def check_sbatch(words: list[str]) -> None:
+    assert (ROOT / words[-1]).exists()
+
+
 def skip_check(words: list[str]) -> None:
     """A word of the shell, or another program."""
 
@@ -151,6 +162,9 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
     "python": check_python,
     "gt": check_gt,
     "torchrun": check_torchrun,
+    "srun": check_srun,
+    "sbatch": check_sbatch,
+    "salloc": skip_check,
     "for": skip_check,
     "export": skip_check,
     "kubectl": skip_check,

@@ -15,6 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.errors", "gt.types", "gt.say", "gt.version", "gt.missing"),
     ("gt.ops", "gt.wire", "gt.launch", "gt.events"),
     ("gt.client.stream",),
+    ("gt.launch.clusters",),
     ("gt.client.signals",),
     ("gt.client.tensor",),
     ("gt.client.grad",),

@@ -50,7 +50,8 @@ WITH_EXAMPLE = """
 gt.connect gt.gpu_workers gt.workers gt.step gt.compile gt.auto_shard gt.load_config gt.register_config gt.checkpoint
 gt.autocast gt.to_device gt.save gt.load gt.amp.GradScaler gt.signal.context gt.signal.enter gt.signal.exit
 gt.signal.place gt.signal.tensor gt.debug.explain gt.debug.get_worker_stats gt.debug.memory gt.debug.print_hot_paths
-gt.debug.print_tape gt.debug.show_layout gt.debug.trace gt.testing.Cluster
+gt.debug.print_tape gt.debug.show_layout gt.debug.trace gt.launch.ray gt.launch.slurm gt.launch.slurm_workers
+gt.testing.Cluster
 """
 
 

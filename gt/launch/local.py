@@ -55,8 +55,11 @@ def _program() -> str:
 class LocalSystem:
     """A server and its workers as child processes; by default one worker, or with ``every_gpu`` one for each GPU."""
 
+    name = "the local system"
+    #: a Unix socket needs none
+    keys = None
     #: Seconds within which the system must start; the first import of torch from a cold disk is slow.
-    START_TIMEOUT_S = 120.0
+    start_timeout = 120.0
 
     def __init__(self, workers: int | None = None, every_gpu: bool = False) -> None:
         gpus = visible_gpus()
@@ -93,12 +96,16 @@ class LocalSystem:
         )
         self._children.append((name, child))
 
-    def check(self) -> bool:
+    def check(self, joined: int = 0) -> bool:
         """Raises NoWorkers if a child has ended. Otherwise False, so a caller that polls it continues to wait."""
         for name, child in self._children:
             if child.poll() is not None:
                 raise NoWorkers(f"the local {name} ended (exit code {child.returncode}): {self._last_error_line()}")
         return False
+
+    def explain(self, server_lost: bool) -> str:
+        """Nothing is known about a lost process that its connection does not say."""
+        return ""
 
     def _last_error_line(self) -> str:
         self._errors.seek(0)

@@ -15,7 +15,7 @@ NAMESPACES = (
     "", "accelerator", "amp", "ao.quantization", "array_api", "autograd", "autograd.function", "autograd.graph",
     "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn", "backends.mps", "backends.openmp",
     "backends.opt_einsum", "backends.settings", "compiler", "cuda", "cuda.amp", "data", "debug", "distributed", "fx",
-    "hub", "jit", "library", "linalg", "multiprocessing", "nn", "nn.attention", "nn.attention.flex_attention",
+    "hub", "jit", "launch", "library", "linalg", "multiprocessing", "nn", "nn.attention", "nn.attention.flex_attention",
     "nn.functional", "nn.init", "nn.parallel", "nn.utils", "nn.utils.fusion", "nn.utils.parametrizations",
     "nn.utils.parametrize", "nn.utils.rnn", "optim", "optim.lr_scheduler", "saving", "serialization", "signal",
     "sparse", "special", "testing", "utils.checkpoint",

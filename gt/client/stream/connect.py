@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from gt.client.stream import configuration
 from gt.client.stream.server_connection import RecoveryOptions
@@ -31,13 +31,37 @@ CONNECT_TIMEOUT_S = 3.0
 FINISH_TIMEOUT_S = 2.0
 
 
+class StartedSystem(Protocol):
+    """A server and workers that GT started for this process, and ends with it."""
+
+    #: for messages
+    name: str
+    #: "tcp://host:port" or "unix:path"
+    address: str
+    #: None for a Unix socket
+    keys: Any
+    #: how many workers it has when it is complete
+    workers: int
+    #: seconds until then
+    start_timeout: float
+
+    def check(self, joined: int = 0) -> bool:
+        """Called from time to time while workers join: False, or raises if some never will."""
+
+    def explain(self, server_lost: bool) -> str:
+        """Why the server, or else a worker, is lost; empty if nothing is known."""
+
+    def stop(self) -> None:
+        """End all of it. May be called twice, and from any thread."""
+
+
 class _Process:
     """What this process is connected to."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.session: Session | None = None
-        #: the `LocalSystem` that GT started for it, if it did
+        #: the `StartedSystem` that GT started for it, if it did; most are local
         self.local: Any = None
         #: why no session may start here; empty: it may
         self.refusal = ""
@@ -120,7 +144,7 @@ def _warn_about_unread_settings(opened: Session, address: str) -> None:
 
 
 def disconnect() -> None:
-    """End the session, and the local system if GT started one. The next op starts a new one."""
+    """End the session, and the workers that GT started for it. The next op starts a local system."""
     with _process.lock:
         ending, _process.session = _process.session, None
         local, _process.local = _process.local, None
@@ -219,17 +243,31 @@ def _start() -> Session:
     if _process.refusal:
         raise ClusterError(_process.refusal)
     configuration.prepare()  # so that a mistake in the file is reported before anything is started
-    local = LocalSystem(_process.worker_count, every_gpu=configuration.current.auto)
-    timeout = LocalSystem.START_TIMEOUT_S
+    return _use(LocalSystem(_process.worker_count, every_gpu=configuration.current.auto))
+
+
+def connect_system(system: StartedSystem) -> None:
+    """Use a system for all later ops. A session that was open ends."""
+    with _process.lock:
+        disconnect()
+        _use(system)
+
+
+def _use(system: StartedSystem) -> Session:
+    """Connect to a system, wait for its workers, and make it the current one. It is stopped if that fails."""
     try:
-        opened = open_session(local.address, None, "the local system", timeout, local.check)
-        opened.connection.on_end.append(local.stop)
-        if not opened.connection.wait_for_workers(local.workers, timeout, local.check):
-            raise NoWorkers(f"the local workers were not ready after {timeout:g} s")
+        opened = open_session(system.address, system.keys, system.name, system.start_timeout, system.check)
+        connection = opened.connection
+        connection.explain = system.explain
+        connection.on_end.append(system.stop)
+        check = lambda: system.check(len(connection.workers))
+        if not connection.wait_for_workers(system.workers, system.start_timeout, check):
+            missing = f"{system.workers - len(connection.workers)} of {system.workers} workers"
+            raise NoWorkers(f"{system.name}: {missing} were not ready after {system.start_timeout:g} s")
     except BaseException:
-        local.stop()
+        system.stop()
         raise
-    _process.session, _process.local = opened, local
+    _process.session, _process.local = opened, system
     return opened
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.stream.link import Link
-from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers
+from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.wire import interrupts
 from gt.wire.codec import encode
 from gt.wire.messages import Bye
@@ -46,6 +46,8 @@ class ServerConnection:
         #: why the session is over; None while it is open
         self.ended: GtError | None = None
         self.on_end: list[Callable[[], None]] = []
+        #: why the server (True) or a worker (False) is lost, according to the scheduler that runs them; empty: unknown
+        self.explain: Callable[[bool], str] | None = None
         #: how many of the next submissions are followed by a `Cancel`: after Ctrl-C in a wait, Python frees what the
         #: program has abandoned only when the exception is handled
         self.cancels_due = 0
@@ -113,10 +115,17 @@ class ServerConnection:
         if self.ended is None:
             if isinstance(error, ConnectionLost):
                 error = ConnectionLost(f"the connection to {self.name} is lost: {error}")
-            self.ended = error
+            self.ended = self.explained(error)
             for callback in self.on_end:
                 callback()
         return self.ended
+
+    def explained(self, error: GtError) -> GtError:
+        """The error of a lost server or worker, with the reason of the scheduler if it knows one."""
+        if self.explain is None or not isinstance(error, ConnectionLost | WorkerLost):
+            return error
+        reason = self.explain(isinstance(error, ConnectionLost))
+        return WorkerLost(f"{reason}: {error}") if reason else error
 
     def close(self) -> bool:
         """Say goodbye, so that the server frees this session's tensors. False if it was closed before."""

@@ -122,7 +122,7 @@ class Session:
             self.connection.cancels_due = 0
         if pending.error is not None:
             try:
-                raise pending.error
+                raise self.connection.explained(pending.error)
             finally:
                 pending.error = None  # in a cycle with its traceback it would keep the caller's tensors alive
         return pending.buffer
