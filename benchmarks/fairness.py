@@ -151,6 +151,7 @@ class SharedSystem:
         joined = self.start("-m", "gt.worker", "-p", port, "--device", "cpu", "--threads", "1", token=worker)
         joined.stdout.readline()
         self.worker = joined.pid
+        self._watcher = self.token("watcher", "operator")
         self.clients: list[Any] = []
 
     def token(self, user: str, role: str = "client", weight: float = 1.0) -> str:
@@ -185,7 +186,7 @@ class SharedSystem:
         """Client -> (instructions, nanoseconds on the worker) in this time, as an operator sees it."""
         found = dict.fromkeys(clients, (0, 0))
         with (
-            _environ(GT_TOKEN=self.token("watcher", "operator")),
+            _environ(GT_TOKEN=self._watcher),
             Viewer(f"tcp://{self.address}", detail=False) as viewer,
         ):
             for batch in viewer.batches(seconds):
@@ -260,7 +261,7 @@ def throughput(seconds: float, blocks: int = 6) -> dict[str, float]:
             asks = bool((block + block // 2) % 2)  # off, on, on, off
             asking.send_signal(signal.SIGCONT if asks else signal.SIGSTOP)
             ran = processor_ms(system.worker)
-            count = sum(count for count, _ in system.watch(heavy, seconds / blocks / 2).values())
+            count = sum(count for count, _ in system.watch(heavy, max(1.0, seconds / blocks / 2)).values())
             rates[asks].append(count / (processor_ms(system.worker) - ran) * 1e3)
         asking.send_signal(signal.SIGCONT)
     beside, alone = statistics.median(rates[True]), statistics.median(rates[False])

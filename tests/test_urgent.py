@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +20,15 @@ from gt.events.load import LoadMeter
 from gt.events.table import EventTable
 from gt.scripts import top
 from gt.testing import Cluster
+from gt.wire.codec import Decode, encode
 from gt.wire.event_messages import EventBatch, Listening, Record
 from gt.wire.messages import Define, Done, Execute
 from gt.wire.structures import WorkerInfo
 from gt.wire.words import FETCH
 from gt.worker import fragments
 from gt.worker.arrivals import Arrivals
+from gt.worker.outbox import OutgoingMessage
+from gt.worker.shell import Shell
 from tests import test_cluster
 from tests.support.overtaking import OvertakingCluster
 from tests.support.processes import System
@@ -171,11 +177,14 @@ def test_values_and_moves_do_not_depend_on_what_overtakes(
         del a, b
     light.close()
     play.end()
-    for name, moves in cluster.moves.items():
-        for other, others in cluster.moves.items():
+    # a stream that waits for a move lets those of other clients go on, so the order is that of each client
+    for program in play.programs:
+        for (name, moves), (other, others) in combinations(cluster.moves.items(), 2):
             both = {cluster.workers[name].id, cluster.workers[other].id}
-            common = [[m for m in each if both <= set(m[3])] for each in (moves, others)]
-            assert common[0] == common[1], f"{name!r} and {other!r} started moves in another order"
+            own, same = (
+                [m for m in each if m[0] == program.session.id and both <= set(m[3])] for each in (moves, others)
+            )
+            assert own == same, f"{name!r} and {other!r} started moves in another order"
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -214,6 +223,64 @@ def test_a_message_runs_between_the_instructions_of_a_fragment(
         assert len(numbers) > 5
         assert numbers <= sent_numbers
     heavy.close(), light.close()
+
+
+# -- the shell ---------------------------------------------------------------------------------
+
+
+class PausingShell(Shell):
+    """A shell whose worker pauses in each message of client 1. In the pause an urgent message of client 2 arrives."""
+
+    def __init__(self, clock: list[float], in_pause: Callable[[], list[OutgoingMessage]]) -> None:
+        self.connection: Any = SimpleNamespace(wait=lambda ms: True, take=self._arrived, send=self._sent, ended="")
+        self.decode, self.debug, self._arrivals = Decode("worker"), None, Arrivals()
+        self._next_look = self._paused = 0.0
+        self._pausing, self._pause_error, self._unreported = False, None, Counter()
+        self.sent: list[Any] = []
+        self._clock = clock
+        engine = SimpleNamespace(pace=lambda: None, is_broken=lambda error: False)
+        handle, handle_in_pause = self._handle, lambda message, data: in_pause()
+        self.worker: Any = SimpleNamespace(engine=engine, handle=handle, handle_in_pause=handle_in_pause)
+
+    def _arrived(self) -> list[list[bytes]]:
+        return [[encode(execute(2, 1, True))], [encode(execute(1, 7, True))]] if self._clock[0] == 1.0 else []
+
+    def _handle(self, message: Any, data: Any) -> list[OutgoingMessage]:
+        for _ in range(3):
+            self._clock[0] += 1.0
+            self._pause(message.client)
+        return [OutgoingMessage(Done(message.client, message.worker_set, 0))]
+
+    def _sent(self, frames: list[bytes]) -> None:
+        self.sent.append(Decode("dispatcher")(frames[0]))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr("gt.worker.shell.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    return now
+
+
+def test_a_pause_is_not_the_time_of_the_client_that_pauses(clock: list[float]) -> None:
+    def in_pause() -> list[OutgoingMessage]:
+        clock[0] += 5.0
+        return [OutgoingMessage(Done(2, 1, 0))]
+
+    shell = PausingShell(clock, in_pause)
+    shell._work(execute(1, 6), [])
+    assert shell.sent == [Done(2, 1, 5_000_000), Done(1, 6, 3_000_000)]
+    assert [message.worker_set for message in taken(shell._arrivals)] == [7], "its own next message waits"
+
+
+def test_an_error_in_a_pause_is_not_the_client_s(clock: list[float]) -> None:
+    def in_pause() -> list[OutgoingMessage]:
+        raise ValueError("a defect")
+
+    shell = PausingShell(clock, in_pause)
+    with pytest.raises(ValueError, match="a defect"):
+        shell._work(execute(1, 6), [])
+    assert shell.sent == []
 
 
 # -- who blocked whom --------------------------------------------------------------------------

@@ -62,7 +62,9 @@ class OvertakingCluster(Cluster):
         arrivals = self.arrivals[name]
         oldest = arrivals._messages[0]
         arrival = arrivals.next()
-        self.overtaken += arrival is not oldest
+        if arrival is not oldest:
+            self.overtaken += 1
+            assert not self.workers[name].spaces[arrival[0].client].groups, "it has moves, whose order is fixed"
         super()._to_worker(name, arrival[1])
         if self.after_step is not None:
             self.after_step(self)
@@ -75,5 +77,6 @@ class OvertakingCluster(Cluster):
         while (urgent := arrivals.next_urgent(client)) is not None:
             self.in_pauses += 1
             message, frames = urgent
+            assert not worker.spaces[message.client].groups, "it has moves, whose order is fixed"
             for outgoing in worker.handle_in_pause(message, memoryview(frames[1]) if len(frames) > 1 else None):
                 self._post(name, b"", frames_of(outgoing))
