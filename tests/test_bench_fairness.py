@@ -19,3 +19,4 @@ def test_a_small_run(tmp_path: pathlib.Path) -> None:
     assert [row["goal"] for row in results["shares"].values()] == [weight / 15 for weight in fairness.WEIGHTS]
     for name in ("alone", "beside three", "beside three, fragments"):
         assert 0 < results["interactive"][name]["median_ms"] <= results["interactive"][name]["max_ms"]
+    assert results["throughput"]["alone_per_s"] > 0

@@ -14,9 +14,9 @@ from gt.dispatcher.actions import Close, SendAll, SendMessage
 from gt.dispatcher.core import WORKER_WAIT_S, Dispatcher
 from gt.dispatcher.scheduling import MAX_AHEAD_US, TURN_US
 from gt.dispatcher.server import Server
-from gt.dispatcher.state import MIN_CALL_US, estimate
 from gt.dispatcher.tenants.access import Access
 from gt.ops import OPS, sign
+from gt.ops.cost import MIN_CALL_US, estimate
 from gt.testing import Cluster
 from gt.types import BYTES, DTYPES, FLOAT, TensorType
 from gt.version import PROTOCOL, VERSION

@@ -78,7 +78,7 @@ def test_stretches_that_are_alike_share_their_rows() -> None:
 
 def test_nothing_recorded() -> None:
     packed = pack([], NAMES, np.zeros(3))
-    assert packed == (b"", b"", [], set())
+    assert packed == (b"", b"", [], set(), (0, ""))
 
 
 def pattern_of(stream: list[Any]) -> StreamPattern:

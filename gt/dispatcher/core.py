@@ -311,7 +311,9 @@ class Dispatcher:
                 worker.admitted.discard(client.id)
                 self.delivery.send(worker, Drop(client.id))
             worker.parked.pop(client.id, None)
+            worker.blocked_us.pop(client.id, None)
         self.requests.client_gone(client.id)
+        self.listeners.client_gone(client.id)
         self.snapshots.client_gone(client)
 
     def _worker_gone(self, worker: WorkerState) -> None:

@@ -26,6 +26,8 @@ MAX_MOVES_PER_MESSAGE = 256
 CONFIRM_AFTER_US_PER_WORKER = 50.0
 #: A set of any size is asked to confirm after this many microseconds of work.
 MAX_CONFIRM_AFTER_US = 3000.0
+#: The most estimated microseconds of work in a message that overtakes those of other clients.
+MAX_URGENT_US = 1000.0
 #: The most worker sets that are remembered for a client.
 MAX_WORKER_SETS = 256
 
@@ -90,8 +92,11 @@ class Delivery:
 
     # -- work ----------------------------------------------------------------------------
 
-    def deliver(self, client: Client, output: ForwardOutput, weight: int) -> None:
-        """Send everything in order: announcements, then segments. The weight counts as done with the last segment."""
+    def deliver(self, client: Client, output: ForwardOutput, weight: int, urgent: bool = False) -> None:
+        """Send everything in order: announcements, then segments. The weight counts as done with the last segment.
+
+        ``urgent``: the segments may overtake other clients at the worker, if they are short.
+        """
         announcements = output.announcements
         if announcements:
             first = {w: segment for segment in reversed(output.segments) for w in segment.workers}
@@ -107,7 +112,8 @@ class Delivery:
         for i, segment in enumerate(output.segments):
             # a single worker gets its definitions together with the words
             with_words = announcements.pop(segment.workers[0], None) if len(segment.workers) == 1 else None
-            self.execute(client, segment, weight if i == last else 0, with_words.definitions if with_words else [])
+            definitions = with_words.definitions if with_words else []
+            self.execute(client, segment, weight if i == last else 0, definitions, urgent)
         if last < 0:
             client.done += weight
 
@@ -128,7 +134,9 @@ class Delivery:
             for fragment in one.fragments:
                 self.actions.append(SendAll(peers, Define(client.id, [], [], [], [fragment])))
 
-    def execute(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
+    def execute(
+        self, client: Client, segment: Segment, weight: int, definitions: list[Definition], urgent: bool = False
+    ) -> None:
         """Send one segment to its workers. ``weight`` counts as done when the words have run."""
         worker_set = client.worker_sets.get(segment.workers) or self._worker_set(client, segment.workers)
         cost = segment.cost * client.pace
@@ -150,7 +158,9 @@ class Delivery:
             for batch_words in first:
                 self._send_set(worker_set, Execute(client.id, definitions, batch_words, worker_set.number, False))
                 definitions = []
-        self._send_set(worker_set, Execute(client.id, definitions, words, worker_set.number, confirm))
+        urgent = urgent and len(worker_set.peers) == 1 and cost <= MAX_URGENT_US
+        client.only_urgent = client.only_urgent and urgent
+        self._send_set(worker_set, Execute(client.id, definitions, words, worker_set.number, confirm, urgent))
 
     def _send_set(self, worker_set: WorkerSet, message: Execute) -> None:
         peers = worker_set.peers

@@ -25,9 +25,10 @@ from gt.dispatcher.plan.multi_tensor import MeshCall, split_by_mesh
 from gt.dispatcher.plan.planner import Choice, Held, choose, replicated
 from gt.dispatcher.plan.signals import SignalRule
 from gt.dispatcher.segments import ForwardOutput
-from gt.dispatcher.state import MIN_CALL_US, Client, CodedSignature
+from gt.dispatcher.state import Client, CodedSignature
 from gt.dispatcher.violations import Violation
 from gt.ops import Signature
+from gt.ops.cost import MIN_CALL_US
 from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
 from gt.wire.messages import Notice

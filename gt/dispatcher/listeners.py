@@ -117,8 +117,8 @@ class Listeners:
         #: client -> rows of the dispatcher's own events (`DISPATCHER_COLUMNS`) that are not sent yet
         self._rows: defaultdict[int, array[int]] = defaultdict(_NO_ROWS.__copy__)
         self._flushed = 0
-        #: peer of a worker -> `Execute` messages sent to it since it records
-        self._executes: dict[Peer, int] = {}
+        #: (peer of a worker, client) -> `Execute` messages sent to it since it records
+        self._executes: dict[tuple[Peer, int], int] = {}
         #: the actions among which recording began, the index of the first one that the workers count, and the turns
         #: after it
         self._first_actions: tuple[list[Action], int, list[_Turn]] | None = None
@@ -140,7 +140,7 @@ class Listeners:
             first = not self.listeners
             self.listeners[who.peer] = EventListener(who.peer, own, operator, m.detail)
             if first:
-                self._executes = {worker.peer: 0 for worker in self._workers.values()}
+                self._executes.clear()
                 self._worker_ids = {worker.peer: worker.id for worker in self._workers.values()}
                 self._flushed = self.clock()
                 self._record(self._workers.values())
@@ -197,13 +197,16 @@ class Listeners:
 
     def worker_joined(self, worker: WorkerState) -> None:
         if self.listeners:
-            self._executes[worker.peer], self._worker_ids[worker.peer] = 0, worker.id
+            self._worker_ids[worker.peer] = worker.id
             self._record([worker])
 
     def worker_gone(self, worker: WorkerState) -> None:
         self._clocks.pop(worker.id, None)
         self._stopped.pop(worker.id, None)
         self._ended(worker.id)
+
+    def client_gone(self, client: int) -> None:
+        self._executes = {key: count for key, count in self._executes.items() if key[1] != client}
 
     def peers_changed(self) -> None:
         """Tell the viewers which workers and clients there are."""
@@ -260,7 +263,8 @@ class Listeners:
         offset, error = self._offset(worker)
         batch = EventBatch(
             *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.stretches, m.rows),
-            *(m.shares, m.hot, m.memory, int(worker.ahead), m.dropped_events),
+            *(m.shares, m.hot, m.memory, int(worker.ahead), m.dropped_events, m.longest),
+            worker.blocked_us.get(m.client, 0),
         )
         self._send_all(batch)
         if (now := self.clock()) - self._flushed >= BATCH_NS // 2:
@@ -295,6 +299,8 @@ class Listeners:
                 listener.names[key], listener.sites[client] = len(names), len(sites)
             else:
                 own = replace(batch, stretches=b"", rows=b"", dropped=listener.dropped)
+                if not (listener.operator or listener.client == client):
+                    own = replace(own, longest=(batch.longest[0], ""))
             self._delivery.actions.append(SendMessage(listener.peer, own))
 
     def taken(self, who: Client | ViewerState, m: BatchTaken, rest: object) -> None:
@@ -331,8 +337,8 @@ class Listeners:
     def _executes_sent(
         self, actions: list[Action], first: int, turns: list[_Turn], begun: int, ended: int, now: _Submission = (0, 0)
     ) -> None:
-        """Note the `Execute` messages in these actions. Workers count them too, so the number identifies a message.
-        ``now``: the submission that was received at ``begun``."""
+        """Note the `Execute` messages in these actions. Workers count those of each client too, so the number
+        identifies a message. ``now``: the submission that was received at ``begun``."""
         executes, next_turn, serial, received = self._executes, 0, 0, 0
         for index in range(first, len(actions)):
             action = actions[index]
@@ -344,7 +350,8 @@ class Listeners:
                 next_turn += 1
             rows = self._rows[message.client]
             for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
-                number = executes[peer] = executes.get(peer, 0) + 1
+                key = peer, message.client
+                number = executes[key] = executes.get(key, 0) + 1
                 rows.extend((self._worker_ids.get(peer, -2), number, serial, received, begun, ended))
 
     def due(self, now: int) -> bool:

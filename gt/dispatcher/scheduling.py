@@ -4,6 +4,11 @@ A worker gets a few milliseconds of work ahead and no more. The next turn goes t
 worker time, as measured by the workers. A client that submits more work, or larger work, waits in its own queue. When
 its credit is used up, it stops submitting. The clients of one user count as one, and take turns; the time of a user
 with a greater weight counts less.
+
+A client whose work is all done, for example an interactive one, does not wait for the work that others have ahead: its
+next turn is forwarded at once, and if that is short, the worker runs it first. A client may do so as long as it has
+used no more time than the others, so it takes nothing from them. Only clients on one worker may: they have no moves,
+and the order of moves must be the same on all workers.
 """
 
 from __future__ import annotations
@@ -45,12 +50,30 @@ class Scheduler:
         self._delivery, self._requests, self._listeners = delivery, requests, listeners
 
     def resume(self, client: Client) -> None:
-        """The client submits: if it returns from a pause, it gets no advantage over those that kept working."""
+        """The client submits: if it returns from a pause, it gets no advantage over those that kept working.
+
+        Its next turn is urgent if all its work is done, or is urgent too, and if it is ahead of nobody who waits.
+        """
         share = client.share
         if client.queue or client.home is None:
             return
+        home = self._workers[client.home]
+        if client.done >= client.received:
+            client.only_urgent = True
+        client.urgent = client.only_urgent and len(client.announced) == 1 and self._may_overtake(client, home)
         if not share.common or not any(other.queue for other in self._clients.values() if other.share is share):
-            share.used = max(share.used, self._workers[client.home].clock)
+            share.used = max(share.used, home.clock)
+
+    def _may_overtake(self, client: Client, home: WorkerState) -> bool:
+        """Whether others have work at its home, and it has used at most one turn more than each of these."""
+        if len(home.admitted) == 1:
+            return False
+        others = [
+            other.share.used
+            for other in self._clients.values()
+            if other.home == home.id and other.done < other.received and other is not client
+        ]
+        return client.share.used <= min(others, default=home.clock) + TURN_US * client.share.rate
 
     def run(self) -> tuple[Client, str] | None:
         """Give the workers as much as they have room for, the least served client first.
@@ -62,12 +85,15 @@ class Scheduler:
             client = None
             for other in self._clients.values():
                 if (
-                    other.queue
-                    and (other.home is not None or home(other) is not None)
-                    and other.untaken < MAX_UNTAKEN_BYTES
-                    and other.has_room(workers, MAX_AHEAD_US)
-                    and (client is None or other.share.used < client.share.used)
+                    not other.queue
+                    or (other.home is None and home(other) is None)
+                    or other.untaken >= MAX_UNTAKEN_BYTES
                 ):
+                    continue
+                if other.urgent:
+                    client = other
+                    break
+                if other.has_room(workers, MAX_AHEAD_US) and (client is None or other.share.used < client.share.used):
                     client = other
             if client is None:
                 return None
@@ -80,6 +106,7 @@ class Scheduler:
         """Forward about one turn's worth of the client's queue."""
         assert client.home is not None
         home = self._workers[client.home]
+        urgent, client.urgent = client.urgent, False
         home.clock = max(home.clock, client.share.used)
         if client.share.common:  # the last in turn among the clients of its user
             self._clients[client.id] = self._clients.pop(client.id)
@@ -108,7 +135,7 @@ class Scheduler:
         for request, text in output.unreadable:
             self._delivery.send(client, NoValue(request, "WorkerLost", text))
         self._delivery.send_each(client, output.messages_to_client)
-        self._delivery.deliver(client, output, weight)
+        self._delivery.deliver(client, output, weight, urgent)
         if self._listeners.listeners:
             self._listeners.turn(client, message, first_action)
         if client.waiting_requests:
@@ -131,6 +158,8 @@ class Scheduler:
         client = self._clients.get(m.client)
         if client is None:
             return
+        if len(worker.admitted) > 1 and any(owner != m.client for owner, *_ in worker.unconfirmed):
+            worker.blocked_us[m.client] = worker.blocked_us.get(m.client, 0) + m.microseconds
         if cost > 0:
             # one odd measurement must not change the pace much; nor must the same one from each of many workers
             ratio = (m.microseconds + 1) / (cost + 1)

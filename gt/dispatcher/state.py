@@ -16,7 +16,8 @@ from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
 from gt.dispatcher.plan.signals import Signals
 from gt.dispatcher.recovery.program_log import ProgramLog
 from gt.ops import Signature
-from gt.types import BOOL, BYTES, FLOAT, INT, TensorType
+from gt.ops.cost import estimate
+from gt.types import BOOL, BYTES, FLOAT, INT
 from gt.wire.codec import encode
 from gt.wire.event_messages import Listen
 from gt.wire.identities import OWNER, PeerIdentity
@@ -29,8 +30,6 @@ Peer = bytes
 #: Estimated microseconds of work that a worker with one client gets ahead, while other workers of the client have less
 #: than the usual limit. A new client waits this long, once.
 MAX_ALONE_AHEAD_US = 1e6
-#: Estimated microseconds that every call takes.
-MIN_CALL_US = 4.0
 
 #: The Python type of a number in a stream.
 NUMBER_TYPES: dict[Any, type] = {INT: int, FLOAT: float, BOOL: bool}
@@ -58,19 +57,6 @@ class CodedSignature:
         self.offsets, self.into = signature.offsets, signature.into
         #: estimated microseconds on a plain CPU core; `Client.pace` corrects it by measured time
         self.cost = estimate(signature)
-
-
-def estimate(signature: Signature) -> float:
-    """Microseconds: the minimum of a call, plus the bytes at 10 GB/s, plus the op's declared flops at 50 GFLOP/s.
-
-    The estimate is at most ten seconds. A call that needs more will fail, and must not distort the accounts.
-    """
-    if signature.op.view:
-        return MIN_CALL_US
-    types = [t for t in (*signature.ins, *signature.outs) if isinstance(t, TensorType)]
-    flops = signature.op.flops(*signature.ins, **dict(signature.attrs)) if signature.op.flops else 0
-    work = sum(t.nbytes for t in types) * 5 + flops
-    return MIN_CALL_US + min(work, 500_000_000_000) / 5e4
 
 
 @dataclass(slots=True, eq=False)
@@ -180,6 +166,9 @@ class Client:
     credited: int = 0
     #: its account of worker time at its home
     share: TimeShare = field(default_factory=TimeShare)
+    #: whether its next turn overtakes the work of other clients; whether all its work that is not done does
+    urgent: bool = False
+    only_urgent: bool = True
     #: measured time divided by estimated time; each client has its own, so an odd program does not affect the others
     pace: float = 1.0
     #: the time in seconds, on the shell's clock, since when it has had work and no worker
@@ -265,6 +254,8 @@ class WorkerState:
     admitted: set[int] = field(default_factory=set)
     #: clients whose space it was told to drop because their program began again, and has not reported as dropped
     dropping: list[int] = field(default_factory=list)
+    #: client -> microseconds for which its work ran here while others waited
+    blocked_us: dict[int, int] = field(default_factory=dict)
     #: user -> the account of worker time that all their clients at home here have in common
     shares: dict[str, TimeShare] = field(default_factory=dict)
 

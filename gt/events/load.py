@@ -40,6 +40,11 @@ class ClientLoad:
     memory: int = 0
     #: share of its instructions in repeated fragments
     hot: float = 0.0
+    #: milliseconds in which its work ran on a worker while other clients waited for that worker
+    blocked_ms: float = 0.0
+    #: the longest instruction, and the call; "" if it may not be shown
+    longest_ms: float = 0.0
+    longest: str = ""
 
 
 class LoadMeter:
@@ -49,6 +54,8 @@ class LoadMeter:
         self._batches: list[EventBatch] = []
         self._memory: dict[int, dict[str, int]] = {}
         self._held: dict[tuple[int, int], int] = {}
+        #: (worker, client) -> microseconds for which it blocked others, when they were read last
+        self._blocked_us: dict[tuple[int, int], int] = {}
 
     def add(self, batch: EventBatch) -> None:
         self._batches.append(batch)
@@ -73,11 +80,20 @@ class LoadMeter:
             window = max(seconds * 1e9, batch.ended - batch.begun)
             _add_shares(batch, window, workers[batch.source], clients.get(batch.client), len(workers), events)
             hot[batch.client] = hot.get(batch.client, 0) + batch.hot
+            if batch.client in clients:
+                self._add_blocking(batch, clients[batch.client])
         for client, load in clients.items():
             count = events.get(client, 0)
             load.instructions_per_s = count / seconds
             load.hot = min(1.0, hot.get(client, 0) / count) if count else 0.0
         return workers, clients
+
+    def _add_blocking(self, batch: EventBatch, client: ClientLoad) -> None:
+        key = batch.source, batch.client
+        client.blocked_ms += (batch.blocked_us - self._blocked_us.get(key, batch.blocked_us)) / 1e3
+        self._blocked_us[key] = batch.blocked_us
+        if batch.longest[0] / 1e6 > client.longest_ms:
+            client.longest_ms, client.longest = batch.longest[0] / 1e6, batch.longest[1]
 
 
 def _add_shares(

@@ -106,10 +106,13 @@ def picture(address: str, loads: Loads, width: int) -> Any:
         cells |= {"queue": f"{load.queue_us / 1e3:.1f} ms", "links": f"{_bytes(int(load.link_bytes_per_s))}/s"}
         busy.add_row(*[cells[column] for column in columns])
     columns = ["client", "time", *(["instr/s", "memory", "hot"] if width >= NARROW else [])]
+    columns += ["blocked others", "longest instruction"] if width >= WIDE else []
     users = Table(*columns, box=None, pad_edge=False)
     for id, client in sorted(clients.items(), key=lambda item: -item[1].share):
         cells = {"client": str(id), "time": f"{client.share:.0%}", "instr/s": f"{client.instructions_per_s:,.0f}"}
         cells |= {"memory": _bytes(client.memory), "hot": f"{client.hot:.0%}"}
+        cells |= {"blocked others": f"{client.blocked_ms:.0f} ms"}
+        cells |= {"longest instruction": f"{client.longest_ms:.1f} ms {client.longest}".rstrip()[:60]}
         users.add_row(*[cells[column] for column in columns])
     return Group(f"GT {address}  {len(workers)} worker(s), {len(clients)} client(s)"[:width], "", busy, "", users)
 

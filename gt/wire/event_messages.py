@@ -16,9 +16,9 @@ from __future__ import annotations
 from gt.wire.base import Message
 from gt.wire.structures import EventName, HotSection, LargeTensor, WorkerInfo
 
-#: The columns of stretches: number of its `Execute` message (0: received before recording began), when the message
-#: arrived, the number of its fragment or 0, its level (an index of `LEVELS`), when it began and ended (nanoseconds),
-#: the first of its rows, and how many events it has.
+#: The columns of stretches: number of its `Execute` message among those of its client (0: received before recording
+#: began), when the message arrived, the number of its fragment or 0, its level (an index of `LEVELS`), when it began
+#: and ended (nanoseconds), the first of its rows, and how many events it has.
 STRETCH_COLUMNS = ("execute", "queued", "fragment", "level", "started", "ended", "first", "count")
 #: The fields of an event: index of its name, the client's source line, and when it ended, as a part of the time of its
 #: stretch: 1 is the end. The types are numpy's names.
@@ -101,6 +101,8 @@ class Recorded(Message, frozen=True, array_like=True, tag=True):
     memory: dict[str, int]
     #: how many events the worker has dropped since the last message, because its GPU was too far behind
     dropped_events: int = 0
+    #: the longest instruction: nanoseconds, and the call
+    longest: tuple[int, str] = (0, "")
 
 
 class EventBatch(Message, frozen=True, array_like=True, tag=True):
@@ -127,8 +129,11 @@ class EventBatch(Message, frozen=True, array_like=True, tag=True):
     memory: dict[str, int]
     #: estimated microseconds of work that the worker still had
     ahead: int
-    #: as in `Recorded`
+    #: as in `Recorded`; without the call if the listener may not see the client's instructions
     dropped_events: int = 0
+    longest: tuple[int, str] = (0, "")
+    #: microseconds, since the client connected, for which its work ran on this worker while others waited
+    blocked_us: int = 0
 
 
 class DescribeSites(Message, frozen=True, array_like=True, tag=True):

@@ -301,6 +301,8 @@ class Execute(Message, frozen=True, array_like=True, tag=True):
     worker_set: int
     #: whether to answer with `Done`, which also covers the earlier ones of this worker set that had no answer
     confirm: bool = True
+    #: whether it may run before messages of other clients that arrived earlier; it has no moves
+    urgent: bool = False
 
 
 class Drop(Message, frozen=True, array_like=True, tag=True):

@@ -16,6 +16,7 @@ stream, and all later streams of this client, wait in `ClientSpace.waiting`. The
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gt.wire.event_messages import ClockReading, Record
@@ -98,6 +99,8 @@ class Worker:
         self.interpreter = Interpreter(self.mover, failures)
         self.replayer = Replayer(Levels(engine, levels), self.interpreter, self.mover, failures, self.outbox)
         self.recorder: EventRecorder | None = None
+        #: called with the client between the instructions of its long sections: the shell may call `handle_in_pause`
+        self.pause: Callable[[int], None] | None = None
 
     def assign_id(self, number: int) -> None:
         """The dispatcher accepted this worker under a number."""
@@ -117,6 +120,15 @@ class Worker:
         outbox = self.outbox
         messages, outbox.messages = outbox.messages, []
         return messages
+
+    def handle_in_pause(self, message: Message, data: memoryview | None = None) -> list[OutgoingMessage]:
+        """Handle a message of another client than the one whose section pauses."""
+        outbox, messages = self.outbox, self.outbox.messages
+        outbox.messages = []
+        with nullcontext() if self.recorder is None else self.recorder.interrupted():
+            answers = self.handle(message, data)
+        outbox.messages = messages
+        return answers
 
     def record(self, m: Record, clock: Callable[[], int]) -> list[Message]:
         """Begin or end to record events, with a clock in nanoseconds. Returns the events so far if they are requested,
@@ -151,6 +163,7 @@ class Worker:
             account = account or MemoryAccount(self.engine, m.user, m.memory)
         self.spaces[m.client] = ClientSpace(bool(m.host) and m.host == self.host, account)
         self.tracer.client_joined()
+        self._clients_changed()
 
     def _drop(self, m: Drop, data: object) -> None:
         self.tracer.client_left(m.client)
@@ -166,8 +179,15 @@ class Worker:
                 if waiting.confirm:
                     self.outbox.send(Done(m.client, waiting.worker_set, 0))
             space.close()
+            self._clients_changed()
         if m.again:
             self.outbox.send(Dropped(m.client))
+        elif self.recorder is not None:
+            self.recorder.client_gone(m.client)
+
+    def _clients_changed(self) -> None:
+        """A client that is alone need not pause for others."""
+        self.replayer.pause = self.pause if len(self.spaces) > 1 else None
 
     def _release(self, m: Release, data: object) -> None:
         self.snapshots.release(m.client, m.number)

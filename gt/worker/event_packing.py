@@ -50,6 +50,8 @@ class PackedEvents(NamedTuple):
     rows: bytes
     shares: list[tuple[str, int, int, int]]
     sites: set[int]
+    #: the longest instruction that was measured: nanoseconds, and the call
+    longest: tuple[int, str]
 
 
 def source_lines(words: Sequence[Any]) -> array[int]:
@@ -174,7 +176,9 @@ def pack(stretches: list[tuple[Stretch, list[int]]], names: list[EventName], wei
     rows["what"], rows["site"] = what, site
     rows["ended"], parts = _divide(groups, what, weights)
     lines = set(np.flatnonzero(np.bincount(site)).tolist()) - {0}
-    return PackedEvents(heads.tobytes(), rows.tobytes(), _shares(names, what, groups, parts), lines)
+    return PackedEvents(
+        heads.tobytes(), rows.tobytes(), _shares(names, what, groups, parts), lines, _longest(names, what, groups)
+    )
 
 
 class _Rows:
@@ -219,6 +223,18 @@ def _divide(groups: list[_Rows], what: Any, weights: Any) -> tuple[Any, Any]:
     passed = np.cumsum(spent)
     passed -= np.repeat(passed[first] - spent[first], counts)
     return passed, spent
+
+
+def _longest(names: list[EventName], what: Any, groups: list[_Rows]) -> tuple[int, str]:
+    """(nanoseconds, call) of the longest instruction or section; (0, "") if none was measured."""
+    longest = 0, ""
+    for group in groups:
+        took = group.measured()
+        at = 0 if took is None else int(took.argmax())
+        name = names[what[group.place[0] + at]]
+        if took is not None and took[at] > longest[0] and name.kind in ("op", "section"):
+            longest = int(took[at]), name.text
+    return longest
 
 
 def _shares(names: list[EventName], what: Any, groups: list[_Rows], parts: Any) -> list[tuple[str, int, int, int]]:

@@ -5,16 +5,20 @@ instruction that takes bytes from the client, or a range of other instructions. 
 on a list of registers: first its inputs, then the tensors that it creates. A slot numbers a tensor of the fragment, a
 register a tensor of the section. A run looks nothing up, because each call has its kernel and its registers.
 
+Between two calls of a long range the worker may pause, to run an urgent message of another client.
+
 The range exists in two forms: `LinkedSection.calls` is what `LinkedSection.run` interprets; the body, a `Section`, is
 what the levels in `gt.worker.hot` translate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from operator import length_hint
 from typing import Any
 
+from gt.ops.cost import estimate
 from gt.types import BYTES
 from gt.wire.fragments import Instruction, ParsedFragment
 from gt.wire.structures import Fragment
@@ -24,6 +28,8 @@ from gt.worker.linked import LinkedMove, LinkedSignature
 #: The kinds of entries of `LinkedSection.calls`: free a register; call a kernel with one or two tensors and one result;
 #: call a kernel with any operands and results; call one that writes in place.
 FREE, ONE, TWO, ANY, INTO = 0, 1, 2, 3, 4
+#: The worker may pause after this many estimated microseconds of a section.
+PAUSE_AFTER_US = 250.0
 
 
 class InstructionFailed(Exception):
@@ -40,7 +46,7 @@ class LinkedSection:
 
     __slots__ = (
         "body", "calls", "first", "freed", "freed_unused", "indices", "inputs", "is_bucket", "last", "numbers",
-        "results", "runs", "slots", "writes",
+        "pauses", "results", "runs", "slots", "writes",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int) -> None:
@@ -69,6 +75,8 @@ class LinkedSection:
         self.indices: list[int] = []
         #: register -> slot
         self.slots: list[int] = []
+        #: how many entries of ``calls`` run before each pause, counted from the one before
+        self.pauses: list[int] = []
 
     def run(
         self,
@@ -77,13 +85,15 @@ class LinkedSection:
         ids: list[int],
         store: dict[int, Any],
         tick: Callable[[Any], Any] | None = None,
+        pause: Callable[[], None] | None = None,
     ) -> None:
         """Interpret the section. Fills ``registers``, which begins with the inputs; ``ids`` are their tensor ids.
-        ``tick`` is called before each call. Raises InstructionFailed.
+        ``tick`` is called before each call, ``pause`` from time to time; it must not raise. Raises InstructionFailed.
         """
         calls = iter(self.calls)
+        steps = calls if pause is None else _with_pauses(calls, self.pauses, pause)
         try:
-            for kind, kernel, out, a, b in calls if tick is None else map(tick, calls):
+            for kind, kernel, out, a, b in steps if tick is None else map(tick, steps):
                 if kind == TWO:
                     registers[out] = kernel(registers[a], registers[b])
                 elif kind == FREE:
@@ -100,6 +110,13 @@ class LinkedSection:
         except Exception as error:  # whatever a kernel raises is the failure of its instruction
             failed = len(self.calls) - length_hint(calls) - 1
             raise InstructionFailed(self.indices[failed], error) from None
+
+
+def _with_pauses(calls: Iterator[Any], counts: list[int], pause: Callable[[], None]) -> Iterator[Any]:
+    for count in counts:
+        yield from islice(calls, count)
+        pause()
+    yield from calls
 
 
 class LinkedFragment:
@@ -199,6 +216,7 @@ class _SectionLinker:
                 freed_unused.append(instruction.operands[0])
         section.freed_unused, section.results = tuple(freed_unused), tuple(self.alive)
         section.numbers, section.freed = tuple(self.numbers), tuple(self.freed)
+        section.pauses = self._pauses()
         section.body = Section(
             tuple(self.calls),
             len(section.inputs),
@@ -208,6 +226,18 @@ class _SectionLinker:
             section.freed,
             self.parsed.compile,
         )
+
+    def _pauses(self) -> list[int]:
+        """After how many calls to pause each time: not after the last one, and never if all of them are short."""
+        pauses, count, cost = [], 0, 0.0
+        for index in self.section.indices:
+            if cost >= PAUSE_AFTER_US:
+                pauses.append(count)
+                count, cost = 0, 0.0
+            instruction = self.parsed.instructions[index]
+            cost += estimate(self.codes[instruction.code].signature) if instruction.code >= 0 else 0.0
+            count += 1
+        return pauses
 
     def _inputs(self) -> tuple[int, ...]:
         """The slots that the section uses and does not create, in order of first use."""

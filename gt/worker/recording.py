@@ -21,20 +21,21 @@ the GPU.
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from gt.ops.families import family
 from gt.wire.event_messages import LEVELS, WAITING, Recorded
 from gt.wire.structures import EventName
 from gt.worker.engines import Engine, Marks
+from gt.worker.event_names import code_name, move_name
 from gt.worker.event_packing import StreamPatterns, Stretch, pack, source_lines
 from gt.worker.fragment_run import FragmentRun
 from gt.worker.fragments import FREE, LinkedFragment, LinkedSection
-from gt.worker.linked import LinkedMove, LinkedSignature
+from gt.worker.linked import LinkedMove
 from gt.worker.space import ClientSpace
 
 #: Events are sent after this time, or when there are this many.
@@ -111,9 +112,11 @@ class EventRecorder:
         self._marks: Marks = engine.marks(clock)
         self._cheap = self._marks.cheap
         self._clients: dict[int, _ClientEvents] = {}
+        #: client -> how many `Execute` messages of it have arrived
+        self._executes: Counter[int] = Counter()
         #: the last `Execute` message, if it is not finished; its number, and when it arrived
         self._newest: Any = None
-        self._executes = self._newest_arrived = 0
+        self._newest_number = self._newest_arrived = 0
         #: id of an earlier one that is not finished -> (number, when it arrived)
         self._waiting: dict[int, tuple[int, int]] = {}
         self._execute = self._queued = 0
@@ -138,18 +141,28 @@ class EventRecorder:
     # -- what runs -----------------------------------------------------------------------
 
     def arrived(self, message: Any) -> None:
-        """An `Execute` message arrived. The dispatcher counts them too, so the number identifies it."""
+        """An `Execute` message arrived. The dispatcher counts those of each client too, so the number identifies it."""
         if self._newest is not None:
-            self._waiting[id(self._newest)] = self._executes, self._newest_arrived
-        self._executes += 1
-        self._newest, self._newest_arrived = message, self.clock()
+            self._waiting[id(self._newest)] = self._newest_number, self._newest_arrived
+        self._executes[message.client] += 1
+        self._newest, self._newest_number, self._newest_arrived = message, self._executes[message.client], self.clock()
+
+    def client_gone(self, client: int) -> None:
+        self._executes.pop(client, None)
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """While a message of another client runs in the middle of the current one."""
+        current = self._events, self._execute, self._queued, self._fragment
+        yield
+        self._events, self._execute, self._queued, self._fragment = current
 
     def begin(self, client: int, message: Any) -> None:
         """The words of this message run from here on. If the stream has waited for a move, that becomes an event."""
         self._events = events = self._clients.get(client) or self._client(client)
         self._fragment = 0
         if message is self._newest:
-            self._execute, self._queued = self._executes, self._newest_arrived
+            self._execute, self._queued = self._newest_number, self._newest_arrived
         else:
             self._execute, self._queued = self._waiting.get(id(message), (0, 0))
         if events.blocked:
@@ -275,7 +288,7 @@ class EventRecorder:
 
     def moving(self, moves: list[LinkedMove], site: int) -> Callable[[], None]:
         """Moves begin, as one. Returns the function that any thread calls when they are done."""
-        what = self._name(("move", moves[0], len(moves)), lambda: _move_name("move", moves))
+        what = self._name(("move", moves[0], len(moves)), lambda: move_name("move", moves))
         begun, beside, clock = self.clock(), self._events.beside, self.clock
         head = what, site, self._execute, begun, self._fragment, begun
         return lambda: beside.append((*head, clock()))
@@ -291,7 +304,7 @@ class EventRecorder:
         return index
 
     def _name_of_code(self, space: ClientSpace, code: int) -> int:
-        return self._name(code, lambda: _code_name(space.codes[code]))
+        return self._name(code, lambda: code_name(space.codes[code]))
 
     def _name_of_section(self, section: LinkedSection, level: str) -> int:
         from gt.worker.hot.section import title
@@ -344,7 +357,7 @@ class EventRecorder:
         hot, events.hot = events.hot, 0
         dropped, events.dropped = events.dropped, 0
         details = packed.stretches, packed.rows, packed.shares
-        return Recorded(client, begun, now, names, sorted(new), *details, hot, held, dropped)
+        return Recorded(client, begun, now, names, sorted(new), *details, hot, held, dropped, packed.longest)
 
 
 def _typical(before: float, spent: int, count: int) -> float:
@@ -352,22 +365,6 @@ def _typical(before: float, spent: int, count: int) -> float:
     than before counts only little by little."""
     mean, most = spent / count, 1.25 * before
     return most if most and mean > most else mean
-
-
-def _code_name(linked: LinkedSignature | LinkedMove) -> EventName:
-    if isinstance(linked, LinkedMove):
-        return _move_name("start", [linked])
-    signature = linked.signature
-    nbytes = sum(t.nbytes for t in signature.outs)
-    return EventName("op", family(signature.op), signature.op.name, str(signature), linked.signal, nbytes)
-
-
-def _move_name(kind: str, moves: list[LinkedMove]) -> EventName:
-    sizes = [[t.nbytes for t in (move.before, move.after) if t is not None] for move in moves]
-    nbytes, first = sum(max(each, default=0) for each in sizes), moves[0]
-    # between meshes some workers only send and others only receive
-    role = ", sends" if first.after is None else ", receives" if first.before is None else ""
-    return EventName(kind, "moves", first.kind, f"{first}{role}", "", nbytes, first.members)
 
 
 def _held(engine: Engine, space: ClientSpace | None) -> int:

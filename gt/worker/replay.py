@@ -6,6 +6,8 @@ those that cannot run as a whole this time: because an input is a failure or mis
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gt.wire.messages import Notice
@@ -39,6 +41,8 @@ class Replayer:
         self.hot_instructions = 0
         #: while somebody listens to events
         self.recorder: EventRecorder | None = None
+        #: called with the client between the instructions of a long section; None if there is no other client
+        self.pause: Callable[[int], None] | None = None
 
     def forget(self, space: ClientSpace, number: int) -> None:
         """The fragment will not run again: free what its levels hold."""
@@ -135,7 +139,7 @@ class Replayer:
         else:
             registers += [None] * (body.registers - body.inputs)
             try:
-                section.run(registers, numbers, ids, space.store, tick)
+                section.run(registers, numbers, ids, space.store, tick, self._pause_of(run.client, section))
             except InstructionFailed as failed:
                 if recorder is not None:
                     recorder.section_ran(run, section, marks, tick is not None, "")
@@ -149,6 +153,11 @@ class Replayer:
         if recorder is not None:
             level = "" if interpreted else self.levels.level_of(body)
             recorder.section_ran(run, section, marks, tick is not None, level)
+
+    def _pause_of(self, client: int, section: LinkedSection) -> Callable[[], None] | None:
+        """What the section calls between its instructions; None if it is short, or nobody else could be waiting."""
+        pause = self.pause
+        return None if pause is None or not section.pauses else partial(pause, client)
 
     def _run_at_level(
         self, space: ClientSpace, client: int, body: Section, inputs: list[Any], numbers: list[Any]

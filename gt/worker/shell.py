@@ -21,6 +21,7 @@ from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal
 from gt.wire.settings import WORKER_SETTINGS, settings_on
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
+from gt.worker.arrivals import Arrivals
 from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine
@@ -32,6 +33,9 @@ from gt.worker.snapshots import WakePipe, WorkerSnapshots
 PATIENCE_S = 1.0
 #: The longest wait for messages while events are recorded, so that they are sent in time.
 RECORDING_POLL_MS = 200
+#: While there is work, the worker looks for new messages this often, in seconds: between messages, and in the pauses of
+#: long sections. One of them may be urgent.
+LOOK_S = 0.0005
 
 
 class Shell:
@@ -58,6 +62,13 @@ class Shell:
         snapshots = WorkerSnapshots(engine, threaded=True, wake=self._pipe.wake)
         private = address.startswith("unix:")  # then this worker and its client are processes of one user
         self.worker = Worker(engine, host_identity(), self.plane, _levels_mode(), private, snapshots)
+        self.worker.pause = self._pause
+        self._arrivals = Arrivals()
+        #: when to look for new messages; how many seconds the message that is being handled has paused
+        self._next_look = self._paused = 0.0
+        #: whether a message pauses; what went wrong in the pause
+        self._pausing = False
+        self._pause_error: Exception | None = None
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
         #: (client, worker set) -> microseconds of `Execute` messages that no `Done` has reported yet
@@ -90,28 +101,55 @@ class Shell:
                     self.connection.send([encode(recorded)])
 
     def _serve_once(self, milliseconds: int) -> None:
-        """Wait for messages or completed moves, at most this long, and handle them."""
-        if self.connection.wait(milliseconds):
-            for frames in self.connection.take():
-                self._take(frames)
+        """Wait for messages or completed moves, at most this long, and handle them for a while."""
+        if self._receive(0 if self._arrivals else milliseconds) or self._arrivals:
+            while self._arrivals:
+                self._take(*self._arrivals.next())
+                if time.perf_counter() >= self._next_look:
+                    break
             self.plane.drain()
             self._pipe.drain()
             for saved in self.worker.snapshots.finished():
                 self.connection.send([encode(saved)])
             if self.worker.can_continue():
                 self._work(None, [])
-        if self.connection.ended:
+        if self.connection.ended and not self._arrivals:
             raise ConnectionLost(self.connection.ended)
 
-    def _take(self, frames: list[bytes]) -> None:
-        message = self.decode(frames[0])
+    def _receive(self, milliseconds: int) -> bool:
+        """Wait for messages or completed moves, at most this long, and queue the messages; whether there was any."""
+        happened = self.connection.wait(milliseconds)
+        if happened:
+            for frames in self.connection.take():
+                message = self.decode(frames[0])
+                if not isinstance(message, Heartbeat):
+                    self._arrivals.add(message, frames)
+        self._next_look = time.perf_counter() + LOOK_S
+        return happened
+
+    def _pause(self, client: int) -> None:
+        """Between two instructions of the client: run what is urgent for other clients."""
+        began, paused = time.perf_counter(), self._paused
+        if began < self._next_look or self._pausing:
+            return
+        self._pausing = True
+        try:
+            self._receive(0)
+            while (urgent := self._arrivals.next_urgent(client)) is not None:
+                self._work(*urgent)
+        except Exception as error:  # it is not the failure of the client's instruction, and ends the worker
+            self._pause_error = error
+        self._pausing = False
+        self._paused = paused + time.perf_counter() - began
+
+    def _take(self, message: Any, frames: list[bytes]) -> None:
         if isinstance(message, Welcome):
             self.worker.assign_id(message.id)
         elif isinstance(message, Refusal):
             raise Refused(message.reason)
         elif isinstance(message, Record):
             self._record(message)
-        elif not isinstance(message, Heartbeat):
+        else:
             self._work(message, frames)
 
     def _record(self, message: Record) -> None:
@@ -121,12 +159,13 @@ class Shell:
 
     def _work(self, message: Any, frames: list[bytes]) -> None:
         """Let the worker handle a message, or continue after a move (None), and send what it returns."""
-        started = time.perf_counter()
+        started, self._paused = time.perf_counter(), 0.0
         try:
             if message is None:
                 messages = self.worker.wake()
             else:
-                messages = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
+                handle = self.worker.handle_in_pause if self._pausing else self.worker.handle
+                messages = handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
             if isinstance(message, Execute):
                 self.worker.engine.pace()
         except (DeviceBroken, RuntimeError) as error:
@@ -134,7 +173,9 @@ class Shell:
                 raise
             self.connection.send([encode(Bye(f"its device broke: {error}"[:400]))])
             raise GtError(f"the device broke: {error}") from error
-        microseconds = int((time.perf_counter() - started) * 1e6)
+        if self._pause_error is not None:
+            raise self._pause_error
+        microseconds = int((time.perf_counter() - started - self._paused) * 1e6)
         if self.debug:
             self.debug(f"{type(message).__name__} in {microseconds} us")
         if isinstance(message, Execute) and not message.confirm:
