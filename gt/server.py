@@ -10,16 +10,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gt.errors import GtError
+from gt.errors import ConfigError, GtError
 from gt.launch.collector import tune_collector
 from gt.launch.command_name import command_name, make_parser
 from gt.launch.running import registered
-from gt.say import startup_output
+from gt.say import startup_output, warn
 from gt.wire.addresses import AddressTaken, join_address, parse_ports
 from gt.wire.auth import is_loopback, make_operator_token, token_for_server, token_keys
-from gt.wire.server_keys import key_text, make_server_keys, server_folder
+from gt.wire.server_keys import KeyPair, key_text, make_server_keys, server_folder
 from gt.wire.token_file import Identities, TokenFile
+
+if TYPE_CHECKING:
+    from gt.dispatcher.journal.journal import Journal
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -54,6 +58,12 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--end-with-workers", action="store_true", help="end when a worker that has joined is lost, as torchrun does"
+    )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="DIR",
+        help="keep a journal in this folder: a server that was killed goes on when it is started again with it",
     )
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
@@ -109,11 +119,13 @@ def _serve(options: argparse.Namespace) -> int:
         token = token_for_server(options.host, key_text(keys.public))
         identities = Identities(token_keys(token).public, TokenFile(options.folder))
         operator = make_operator_token()
+    journal = _journal(options.journal, keys) if options.journal else None
     for port in ports:
         if not options.unix:
             address = f"tcp://{join_address(options.host.replace('localhost', '127.0.0.1'), port)}"
+        where = options.host, port
         try:
-            server = Server(address, keys, identities, options.host, port, operator, options.lease, options.audit)
+            server = Server(address, keys, identities, *where, operator, options.lease, options.audit, journal)
             break
         except AddressTaken:
             if port == ports[-1]:
@@ -125,11 +137,22 @@ def _serve(options: argparse.Namespace) -> int:
             if say := startup_output(options.with_parent):
                 key = f", public key {key_text(keys.public)}" if keys and not is_loopback(options.host) else ""
                 say(f"listening on {address.removeprefix('tcp://')}{key}")
+                if server.restarted:
+                    clients, workers = len(server.core.clients), len(server.core.workers)
+                    say(f"continues the journal in {options.journal}: clients: {clients}, workers: {workers}")
             with registered(address, time.time(), options.program):
                 server.run()
     finally:
         server.close()
     return 0
+
+
+def _journal(folder: Path, keys: KeyPair | None) -> Journal:
+    from gt.dispatcher.journal.journal import Journal
+
+    if keys is None:
+        raise ConfigError("--journal needs a server on TCP; a private system ends with its client")
+    return Journal(folder, key_text(keys.public), warn)
 
 
 @contextlib.contextmanager

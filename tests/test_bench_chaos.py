@@ -1,4 +1,4 @@
-"""chaos.py and recovery.py: short runs of them."""
+"""chaos.py, recovery.py and journal.py: short runs of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import chaos, recovery
+from benchmarks import chaos, journal, recovery
 from benchmarks.chaos import Fault
 from benchmarks.chaos_system import ChaosClient
 
@@ -83,3 +83,12 @@ def test_the_cost_of_recovery(tmp_path):
     results = json.loads(path.read_text())["results"]
     assert set(results) == {"on", "snapshots"}
     assert all(row["median"] > 0 for row in results.values())
+
+
+@pytest.mark.long
+def test_the_cost_of_a_journal(tmp_path):
+    assert journal.main(["--blocks", "1", "--steps", "20", "--kills", "1", "--output-dir", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("journal_*.json")
+    results = json.loads(path.read_text())["results"]
+    assert set(results) == {"server", "all", "journal_bytes", "message", "outage"}
+    assert 0 < results["outage"]["worst"] < 120

@@ -20,7 +20,13 @@ SOURCES = sorted((ROOT / "gt").rglob("*.py"))
 IMPURE = {"zmq", "torch", "numpy", "time", "random", "threading", "socket", "asyncio", "select", "subprocess"}
 #: Folders whose files decide and do nothing: time, ids and randomness reach them as data. Each with its exceptions.
 PURE = {
-    "gt/dispatcher": ("server.py", "tenants/audit_log.py"),
+    "gt/dispatcher": (
+        "server.py",
+        "tenants/audit_log.py",
+        "journal/journal.py",
+        "journal/journal_file.py",
+        "journal/restart.py",
+    ),
     "gt/worker": (
         "__main__.py",
         "event_packing.py",

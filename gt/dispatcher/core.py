@@ -31,7 +31,6 @@ forwarded next. They share the tables of clients and workers. Only `Dispatcher` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import count
 from typing import Any
 
 from gt.dispatcher import admission
@@ -39,7 +38,7 @@ from gt.dispatcher.actions import Action, Close, SendMessage
 from gt.dispatcher.cancelling import cancel
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.inspection import Inspections
-from gt.dispatcher.ledger import Ledger
+from gt.dispatcher.ledger import GroupCount, Ledger
 from gt.dispatcher.listeners import Clocks, Listeners
 from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
 from gt.dispatcher.plan.layouts import Layout, Mesh
@@ -112,15 +111,14 @@ class Dispatcher:
         #: worker -> its description
         self.infos: dict[int, WorkerInfo] = {}
         self.next_client, self.next_worker = 1, 0
-        self.next_group = count(1).__next__
+        self._groups = GroupCount()
         #: the error text for a client when no worker is connected
         self.no_workers = no_workers or NO_WORKERS.format(host=host, port=port)
         self.delivery = Delivery(self.workers, batch_size)
         self._access = access or Access()
         #: the names of the server's settings that are on
         self._settings = frozenset(settings)
-        tables = self.clients, self.workers, self.delivery
-        clocks = clocks or Clocks()
+        tables, clocks = (self.clients, self.workers, self.delivery), clocks or Clocks()
         self.listeners = Listeners(*tables, clocks)
         self.inspections = Inspections(*tables, clocks.wall)
         self.requests = Requests(*tables, self.listeners, self.no_workers)
@@ -167,6 +165,10 @@ class Dispatcher:
             (WorkerState, Saved): self.snapshots.saved,
             (WorkerState, Report): self._report,
         }
+
+    def restored(self) -> None:
+        """All attributes except the handlers were read from a journal."""
+        self._handlers = self._make_handlers()
 
     def _then_schedule(self, handler: Handler) -> Handler:
         """The handler, and then the scheduler: the message may let work go on that waits in a queue."""
@@ -256,7 +258,7 @@ class Dispatcher:
         self.listeners.peers_changed()
 
     def _new_ledger(self) -> Ledger:
-        return Ledger(self.infos, self.next_group, self._cuda_ipc)
+        return Ledger(self.infos, self._groups.next, self._cuda_ipc)
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         id = self.next_worker

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from heapq import nlargest
-from itertools import count, islice
+from itertools import islice
 
 from gt.dispatcher.actions import SendMessage
 from gt.dispatcher.delivery import Delivery
@@ -45,7 +45,7 @@ class Inspections:
         self._clients, self._workers, self._delivery, self._wall = clients, workers, delivery, wall
         #: (nanoseconds since 1970, text) of what happened last
         self._log: deque[tuple[int, str]] = deque(maxlen=MAX_LOG_LINES)
-        self._next_number = count(1).__next__
+        self._last_number = 0
         #: number -> (viewer, its request, the sections so far, the (worker, client) that have not reported)
         self._open: dict[int, tuple[Peer, int, list[HotSection], set[tuple[int, int]]]] = {}
 
@@ -64,7 +64,7 @@ class Inspections:
             raise Violation(f"more than {MAX_OPEN} open requests")
         clients = nlargest(MAX_CLIENTS, self._clients.values(), key=lambda client: client.share.used)
         asked = [(worker, client.id) for worker in self._workers.values() for client in clients]
-        number = self._next_number()
+        self._last_number = number = self._last_number + 1
         self._open[number] = viewer.peer, m.request, [], {(worker.id, client) for worker, client in asked}
         for worker, client in asked:
             self._delivery.send(worker, Query(client, -number))

@@ -105,6 +105,17 @@ def group_backend(members: Sequence[WorkerInfo], cuda_ipc: bool) -> str:
     return "ipc" if cuda_ipc and one_gpu else "gloo"
 
 
+class GroupCount:
+    """Numbers the groups of all clients."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        self._last += 1
+        return self._last
+
+
 class Ledger:
     """One client's numbers: every code, id, fragment and group that the dispatcher created for it."""
 
@@ -123,8 +134,8 @@ class Ledger:
         self._steps: dict[tuple[TensorType, MoveStep], CodedStep] = {}
         self._step_uses = 0
         self.groups: dict[Members, int] = {}
-        #: worker -> the groups it is in
-        self._groups_of: dict[int, set[Members]] = {}
+        #: worker -> the groups it is in, oldest first
+        self._groups_of: dict[int, dict[Members, None]] = {}
         #: (number, members) of groups that the workers must leave, and of groups that some may not have left yet
         self._to_leave: list[tuple[int, Members]] = []
         self._leaving: deque[tuple[int, Members]] = deque(maxlen=64)
@@ -215,8 +226,8 @@ class Ledger:
         group = self.groups.get(members)
         if group is None:
             for worker in members:
-                self._make_room(self._groups_of.setdefault(worker, set()))
-                self._groups_of[worker].add(members)
+                self._make_room(self._groups_of.setdefault(worker, {}))
+                self._groups_of[worker][members] = None
             group = self.groups[members] = self._next_group()
             infos = [self._roster[w] for w in members]
             spec = GroupSpec(group, list(members), infos[0].store, group_backend(infos, self._cuda_ipc))
@@ -224,7 +235,7 @@ class Ledger:
                 announce(worker).groups.append(spec)
         return group
 
-    def _make_room(self, groups: set[Members]) -> None:
+    def _make_room(self, groups: dict[Members, None]) -> None:
         """Leave groups of a worker until one more fits."""
         while len(groups) >= MIN_GROUPS and _descriptors(groups) > MAX_GROUP_DESCRIPTORS:
             used = dict.fromkeys(groups, 0)
@@ -238,7 +249,7 @@ class Ledger:
 
     def _remove(self, members: Members) -> int:
         for worker in members:
-            self._groups_of[worker].discard(members)
+            self._groups_of[worker].pop(members, None)
         return self.groups.pop(members)
 
     def take_groups_to_leave(self) -> list[tuple[int, Members]]:
@@ -253,7 +264,7 @@ class Ledger:
         for _, members in broken:
             del self.groups[members]
             for other in members:
-                self._groups_of.get(other, set()).discard(members)
+                self._groups_of.get(other, {}).pop(members, None)
         self._steps = {key: coded for key, coded in self._steps.items() if worker not in key[1].workers}
         return broken + [(number, members) for number, members in self._leaving if worker in members]
 
@@ -265,7 +276,7 @@ class Ledger:
         return self.next_code
 
 
-def _descriptors(groups: set[Members]) -> int:
+def _descriptors(groups: dict[Members, None]) -> int:
     return sum(map(len, groups)) + DESCRIPTORS_PER_GROUP * len(groups)
 
 

@@ -20,7 +20,7 @@ quickest of the last `CLOCK_READINGS` counts. Times on the server's own machine 
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,7 +115,7 @@ class Listeners:
         #: worker -> (round trip, offset) of its last readings
         self._clocks: dict[int, deque[tuple[int, int]]] = {}
         #: client -> rows of the dispatcher's own events (`DISPATCHER_COLUMNS`) that are not sent yet
-        self._rows: defaultdict[int, array[int]] = defaultdict(_NO_ROWS.__copy__)
+        self._rows: dict[int, array[int]] = {}
         self._flushed = 0
         #: (peer of a worker, client) -> `Execute` messages sent to it since it records
         self._executes: dict[tuple[Peer, int], int] = {}
@@ -328,7 +328,7 @@ class Listeners:
         client = sender.id if type(sender) is Client else getattr(message, "client", 0)
         serial = message.serial if type(message) is Submit else 0
         if client:
-            self._rows[client].extend((-1, 0, serial, begun, begun, ended))
+            self._rows.setdefault(client, _NO_ROWS.__copy__()).extend((-1, 0, serial, begun, begun, ended))
         if turns or message is None:  # nothing else makes an `Execute`
             self._executes_sent(actions, 0, turns, begun, ended, (client, serial))
         if serial and client and sender.queue:  # a part of it waits
@@ -348,7 +348,7 @@ class Listeners:
                 submission = turns[next_turn][1:]
                 received, serial = begun if submission == now else self._received.get(submission, 0), submission[1]
                 next_turn += 1
-            rows = self._rows[message.client]
+            rows = self._rows.setdefault(message.client, _NO_ROWS.__copy__())
             for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
                 key = peer, message.client
                 number = executes[key] = executes.get(key, 0) + 1
@@ -361,7 +361,7 @@ class Listeners:
     def flush(self, now: int) -> None:
         """Send the dispatcher's own events."""
         begun, self._flushed = self._flushed, now
-        rows, self._rows = self._rows, defaultdict(_NO_ROWS.__copy__)
+        rows, self._rows = self._rows, {}
         if len(self._received) > MAX_RECEIVED:
             self._received.clear()
         for client, numbers in rows.items():

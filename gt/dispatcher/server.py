@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
 from gt.dispatcher.batching import VARIABLE, parse_batch_size
@@ -23,12 +23,17 @@ from gt.errors import ClusterError, ConfigError
 from gt.say import topic, warn
 from gt.wire.addresses import AddressTaken
 from gt.wire.codec import BadFrame, Decode, encode
+from gt.wire.identities import PeerIdentity
 from gt.wire.messages import Heartbeat
 from gt.wire.server_keys import KeyPair
 from gt.wire.settings import SERVER_SETTINGS, settings_on
 from gt.wire.shared import host_identity
 from gt.wire.token_file import Identities
 from gt.wire.transport import listen
+
+if TYPE_CHECKING:
+    from gt.dispatcher.journal.journal import Journal
+    from gt.dispatcher.journal.restart import Restart
 
 #: The interval of `Dispatcher.tick` and of heartbeats.
 TICK_S = 1.0
@@ -37,7 +42,8 @@ FLUSH_S = 0.2
 
 
 class Server:
-    """``keys`` and ``identities``: for a TCP address. ``audit``: the file of the audit log."""
+    """``keys`` and ``identities``: for a TCP address. ``audit``: the file of the audit log. ``journal``: its folder; if
+    there is one, the server goes on where the one that wrote it has ended."""
 
     #: whether the loss of a worker ends the server
     ends_with_workers = False
@@ -53,36 +59,82 @@ class Server:
         operator: str = "",
         lease_s: float = 0.0,
         audit: str = "",
+        journal: Journal | None = None,
     ) -> None:
-        batch_size = parse_batch_size(os.environ.get(VARIABLE, ""))
-        self.identities = identities
+        self.identities, self._journal = identities, journal
+        report = self._note, self._handshake_failed
         try:
-            self.listener = listen(address, keys, identities, lease_s, self._note, self._handshake_failed)
+            self.listener = listen(address, keys, identities, lease_s, *report, journal)
         except OSError as error:
             raise _listen_error(address, error) from None
         self._private = address.startswith("unix:")
+        self._restart: Restart | None = None
+        #: the clock of events, in nanoseconds
+        self._clock = time.perf_counter_ns if journal is None else journal.read_clock
+        clocks = Clocks(time.perf_counter_ns if journal is None else journal.clock, time.time_ns, host_identity())
+        access = Access(operator, self._private, self._identity)
+        self.use_core(self._make_core(host, port, access, clocks))
+        self.decode = Decode("dispatcher")
+        self.verbose: Callable[[str], object] | None = None
+        self._audit: AuditLog | None = None
+        self.logs: list[InstructionLog | DebugLog | AuditLog] = []
+        #: whether the server goes on from a journal; from here on it reports and logs
+        self.restarted = journal is not None and self._begin_journal(journal, access, clocks)
+        self._open_logs(audit)
+        self.next_tick = time.monotonic() + TICK_S
+        self.next_flush = 0.0
+        #: why the tokens could not be read the last time
+        self._tokens_problem = ""
+
+    def _make_core(self, host: str, port: int, access: Access, clocks: Clocks) -> Dispatcher:
+        batch_size = parse_batch_size(os.environ.get(VARIABLE, ""))
         # no other worker can join a private system, so the hint to start one would be wrong
         no_workers = NO_WORKERS_LEFT if self._private else None
-        access = Access(operator, self._private, self.listener.identity)
-        clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
         cuda_ipc = os.environ.get("GT_CUDA_IPC", "0") not in ("", "0")
-        options = settings_on(SERVER_SETTINGS), cuda_ipc, _snapshot_memory()
-        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, *options)
+        # the memory that a server holds ends with it, so a journal could not bring snapshots back
+        memory = _snapshot_memory() if self._journal is None else None
+        settings = settings_on(SERVER_SETTINGS)
+        return Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc, memory)
+
+    def use_core(self, core: Dispatcher) -> None:
+        self.core = core
         #: not empty while somebody listens to events
-        self._listeners = self.core.listeners.listeners
-        self.decode = Decode("dispatcher")
+        self._listeners = core.listeners.listeners
+
+    def _open_logs(self, audit: str) -> None:
         self.verbose = topic("GT_VERBOSE")
-        self.logs: list[InstructionLog | DebugLog | AuditLog] = []
         self._audit = AuditLog(audit, self.core, self.listener.identity, self.listener.address) if audit else None
         self.logs += [self._audit] if self._audit is not None else []
         if path := os.environ.get("GT_INSTRUCTION_LOG"):
             self.logs.append(InstructionLog(self.core, _line_writer(path)))
         if say := topic("GT_DEBUG_DISPATCHER"):
             self.logs.append(DebugLog(self.core, say))
-        self.next_tick = time.monotonic() + TICK_S
-        self.next_flush = 0.0
-        #: why the tokens could not be read the last time
-        self._tokens_problem = ""
+
+    # -- the journal ---------------------------------------------------------------------
+
+    def _begin_journal(self, journal: Journal, access: Access, clocks: Clocks) -> bool:
+        """Go on from the journal; False if it is empty. Raises ConfigError."""
+        from gt.dispatcher.journal.restart import Restart
+
+        externals = {"access": access, "clock": clocks.clock, "wall": clocks.wall}
+        self._restart = Restart(journal, self.listener, externals)
+        restarted = self._restart.restore(self)
+        try:
+            self._restart.write_state(self.core)
+        except OSError as error:
+            raise ConfigError(f"the journal cannot be written: {error.strerror}") from None
+        return restarted
+
+    def _identity(self, peer: Peer) -> PeerIdentity | None:
+        return self.listener.identity(peer) if self._restart is None else self._restart.identity(peer)
+
+    def _shorten_journal(self, journal: Journal, restart: Restart) -> None:
+        try:
+            restart.write_state(self.core)
+        except OSError as error:
+            journal.end(error)
+
+    # -- events --------------------------------------------------------------------------
 
     def run(self) -> None:
         receive = self.listener.receive
@@ -94,28 +146,32 @@ class Server:
             if self._listeners:
                 patience = min(patience, FLUSH_S)
                 if now >= self.next_flush:
-                    self._flush(now)
+                    self.next_flush = now + FLUSH_S
+                    if self.core.listeners.due(recent := self._clock()):
+                        self.flush(recent)
             for peer, frames in receive(patience):
                 if type(frames) is list:
-                    self._receive(peer, frames)
+                    self.receive(peer, frames)
                 elif frames is None:
-                    self._gone(peer)
+                    self.gone(peer)
                 else:
                     self._refuse_frame(peer, frames)
 
-    def _flush(self, now: float) -> None:
-        """Send the dispatcher's own events, if they have waited long enough."""
-        self.next_flush = now + FLUSH_S
-        if self.core.listeners.due(recent := time.perf_counter_ns()):
-            self.core.listeners.flush(recent)
-            self._act(self.core.delivery.take_actions())
+    def flush(self, now: int) -> None:
+        """Send the dispatcher's own events."""
+        if self._journal is not None:
+            self._journal.flush()
+        self.core.listeners.flush(now)
+        self._act(self.core.delivery.take_actions())
 
-    def _receive(self, peer: Peer, frames: list[bytes]) -> None:
+    def receive(self, peer: Peer, frames: list[bytes]) -> None:
         try:
             message = self.decode(frames[0])
         except BadFrame as error:
             self._refuse_frame(peer, error)
             return
+        if self._journal is not None:
+            self._journal.message(peer, frames)
         if self._listeners:
             self._handle_recorded(peer, message, frames)
             return
@@ -125,22 +181,32 @@ class Server:
         self._act(actions)
 
     def _refuse_frame(self, peer: Peer, error: object) -> None:
-        self._act_unasked(self.core.refuse(peer, f"a frame that does not decode: {error}"))
+        self.refuse(peer, f"a frame that does not decode: {error}")
+
+    def refuse(self, peer: Peer, reason: str) -> None:
+        if self._journal is not None:
+            self._journal.refused(peer, reason)
+        self._act_unasked(self.core.refuse(peer, reason))
 
     def _handle_recorded(self, peer: Peer, message: Any, frames: list[bytes]) -> None:
         """Handle a message, and record that for those who listen to events."""
         listeners, sender = self.core.listeners, self.core.by_peer.get(peer)
-        begun = time.perf_counter_ns()
+        begun = self._clock()
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
         for log in self.logs:
             log.received(peer, message)
         self._act(actions)
-        listeners.handled(sender, message, actions, begun, time.perf_counter_ns())
+        listeners.handled(sender, message, actions, begun, self._clock())
 
     def _tick(self, now: float) -> None:
         """Pass the time to the core, and send heartbeats, because sending to a lost peer fails."""
         self.next_tick = now + TICK_S
-        self._act_unasked(self.core.tick(now))
+        if self._restart is not None and self._journal is not None:
+            if self._journal.is_long:
+                self._shorten_journal(self._journal, self._restart)
+            self.tick_core(now + self._restart.clock_offset)
+        else:
+            self.tick_core(now)
         if self.ends_with_workers:
             self._check_workers()
         if self.identities is not None:
@@ -151,7 +217,13 @@ class Server:
             if self._private and isinstance(self.core.by_peer.get(peer), Client):
                 continue  # it is stopped, by a debugger for example; nobody else waits for it
             self.listener.drop(peer)
-            self._gone(peer)
+            self.gone(peer)
+
+    def tick_core(self, now: float) -> None:
+        """Pass the time to the core."""
+        if self._journal is not None:
+            self._journal.tick(now)
+        self._act_unasked(self.core.tick(now))
 
     def _check_workers(self) -> None:
         """Raises ClusterError, which ends the server, if a worker is lost."""
@@ -180,39 +252,43 @@ class Server:
             self._tokens_problem = str(error)
             return
         for peer in [peer for peer in self.core.by_peer if self.listener.identity(peer) is None]:
-            self._act_unasked(self.core.refuse(peer, REVOKED))
+            self.refuse(peer, REVOKED)
 
-    def _gone(self, peer: Peer) -> None:
+    def gone(self, peer: Peer) -> None:
         if self.verbose:
             self.verbose(f"{self.core.name_of(peer)} is gone")
         if self._audit is not None:
             self._audit.ended(peer)
+        if self._journal is not None:
+            self._journal.gone(peer)
         self._act_unasked(self.core.gone(peer))
 
     def _act_unasked(self, actions: list[Action]) -> None:
         """Carry out actions that are not the answer to a message."""
         self._act(actions)
         if self._listeners:
-            now = time.perf_counter_ns()
+            now = self._clock()
             self.core.listeners.handled(None, None, actions, now, now)
 
     def _act(self, actions: Iterable[Action]) -> None:
         """Carry out all actions in order; only then report to the core the peers that could not be reached."""
         unreachable: list[Peer] = []
+        replaying = self._journal is not None and self._journal.replaying
         for action in actions:
             if isinstance(action, Close):
                 self.listener.drop(action.peer)
                 if self._audit is not None:
                     self._audit.ended(action.peer)
-                if action.reason:
+                if action.reason and not replaying:
                     warn(f"a connection was ended: {action.reason}")
             elif isinstance(action, SendAll):
                 self._send(action.peers, [encode(action.message)], action.message, unreachable)
             else:
                 head = [] if action.message is None else [encode(action.message)]
                 self._send((action.peer,), [*head, *action.rest], action.message, unreachable, action.rest)
-        for peer in dict.fromkeys(unreachable):
-            self._gone(peer)
+        if not replaying:  # those that could not be reached then are in the journal
+            for peer in dict.fromkeys(unreachable):
+                self.gone(peer)
 
     def _send(
         self,
@@ -230,6 +306,8 @@ class Server:
 
     def close(self) -> None:
         self.listener.close()
+        if self._journal is not None:
+            self._journal.close()
 
 
 def _snapshot_memory() -> SnapshotMemory | None:

@@ -1,4 +1,6 @@
-"""A client's connection over TCP that outlives its sockets (see `gt.wire.numbering` and `gt.wire.leased_listener`).
+"""The connection of a client or a worker over TCP, which outlives its sockets.
+
+See `gt.wire.numbering` and `gt.wire.leased_listener`.
 
     opening      the first socket is being connected; `Hello` and `Open` wait in it
     connected    messages are counted and sent
@@ -6,11 +8,13 @@
 
 After silence, the client tries again as long as the server keeps the session. If the server has closed the connection,
 the client tries again for a moment only: either a device in the network has reset the connection, or the server has
-ended. If nobody listens at the server's address any more, it has ended.
+ended. If nobody listens at the server's address any more, it has ended. A server with a journal may be
+started again, so the client tries as long as after silence. So does a worker; it has a session only there.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from functools import partial
@@ -40,6 +44,8 @@ from gt.wire.sockets import NOT_AUTHORIZED, RECONNECT_MS, SILENCE_MS, ZmqConnect
 GRACE_S = 2.0
 #: Seconds that one attempt to connect may take, and the longest pause between two.
 ATTEMPT_S, MAX_PAUSE_S = 5.0, 1.0
+#: The longest pause if the server may be started again.
+MAX_RESTART_PAUSE_S = 0.25
 #: Seconds that the question whether anybody listens at an address may take.
 PROBE_S = 0.2
 EXPIRED = "the server has ended this session, or was started again"
@@ -49,8 +55,8 @@ EXPIRED = "the server has ended this session, or was started again"
 class LeasedConnection:
     """See `gt.wire.transport.Connection`."""
 
-    def __init__(self, address: str, keys: Keys) -> None:
-        self._address = address
+    def __init__(self, address: str, keys: Keys, worker: bool = False) -> None:
+        self._address, self._worker = address, worker
         self._open_socket = partial(ZmqConnection, address, keys, reconnect=False)
         self._wake_fds: list[int] = []
         self._numbering = Numbering()
@@ -58,7 +64,9 @@ class LeasedConnection:
         self._hello: list[Any] | None = None
         #: who has it can resume the session; empty until the server has sent it
         self._key = b""
-        self._lease_s = 0.0
+        self._lease_s, self._outlives_server = 0.0, False
+        #: whether the server has answered `Open`
+        self.opened = False
         self.ended = ""
         self.refused = ""
         self._inner: ZmqConnection | None = self._open_socket()
@@ -67,7 +75,7 @@ class LeasedConnection:
         #: while there is no connection: since when the server has not answered, until when to try, whether the server
         #: closed the connection, and whether the user knows
         self._lost_at = self._until = 0.0
-        self._closed_by_server = self._reported = False
+        self._closed = self._closed_by_server = self._reported = False
         self._attempt = 0
         #: when the current attempt ends, or the next one begins
         self._next_step, self._pause = time.monotonic() + ATTEMPT_S, RECONNECT_MS / 1000
@@ -84,6 +92,8 @@ class LeasedConnection:
             self._hello = frames
             self._greet()
             return
+        if self._worker:  # the memory of a value may change while the message is kept
+            frames = [frame if type(frame) is bytes else bytes(frame) for frame in frames]
         frames = self._numbering.outgoing(frames)
         if self._connected and self._inner is not None:
             self._inner.send(frames)
@@ -93,13 +103,21 @@ class LeasedConnection:
         """Wait for messages, at most this long; whether something happened."""
         inner = self._inner
         if inner is None:
-            time.sleep(min(milliseconds / 1000, max(0.0, self._next_step - time.monotonic())))
+            happened = self._sleep(int(min(milliseconds, max(0.0, 1000 * (self._next_step - time.monotonic())) + 1)))
             self._check()
-            return False
+            return happened
         happened = inner.wait(milliseconds)
         if not self._connected or not self._key or inner.ended:
             self._check()
         return happened
+
+    @interrupts.interruptible
+    def _sleep(self, milliseconds: int) -> bool:
+        """Wait for the other descriptors only."""
+        poll = select.poll()
+        for fd in self._wake_fds:
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(milliseconds))
 
     def take(self) -> list[list[bytes]]:
         """The messages that have arrived."""
@@ -125,7 +143,8 @@ class LeasedConnection:
         if isinstance(message, Acknowledge):
             self._numbering.acknowledged(message.received)
         elif isinstance(message, Opened):
-            self._key, self._lease_s = message.key, message.lease_s
+            self._key, self._lease_s, self.opened = message.key, message.lease_s, True
+            self._outlives_server = message.outlives_server
         elif isinstance(message, Resumed):
             self._resumed(message)
         elif isinstance(message, Expired):
@@ -144,7 +163,7 @@ class LeasedConnection:
             self._inner.send([control(Resume(self._key, self._attempt, self._numbering.received))])
         else:
             self._inner.send(self._hello)
-            self._inner.send([control(Open())])
+            self._inner.send([control(Open(self._worker))])
             for frames in self._numbering.kept:
                 self._inner.send(frames)
 
@@ -175,14 +194,15 @@ class LeasedConnection:
     def _lose(self, inner: ZmqConnection, now: float) -> None:
         """The connection has ended."""
         self._connected, self._reported = False, False
-        self._closed_by_server = inner.closed_by_peer
-        self._lost_at = now if self._closed_by_server else now - SILENCE_MS / 1000
+        self._lost_at = now if inner.closed_by_peer else now - SILENCE_MS / 1000
+        self._closed = inner.closed_by_peer
+        self._closed_by_server = self._closed and not self._outlives_server
         self._until = now + (GRACE_S if self._closed_by_server else self._lease_s)
         self._close_socket(inner, now)
 
     def _give_up_attempt(self, inner: ZmqConnection, now: float) -> None:
         self._close_socket(inner, now + self._pause)
-        self._pause = min(2 * self._pause, MAX_PAUSE_S)
+        self._pause = min(2 * self._pause, MAX_RESTART_PAUSE_S if self._outlives_server else MAX_PAUSE_S)
         out_of_time = bool(self._key) and now >= self._until
         if inner.refused == NOT_AUTHORIZED:
             self.ended = NOT_AUTHORIZED
@@ -207,17 +227,30 @@ class LeasedConnection:
         if self._key and not self._closed_by_server and not self._reported:
             self._reported = True
             until = time.strftime("%H:%M:%S", time.localtime(time.time() + self._until - now))
-            warn(f"the server has not answered for {now - self._lost_at:.0f} s; trying again until {until}")
+            silence = f"has not answered for {now - self._lost_at:.0f} s"
+            what = "closed the connection, or died" if self._outlives_server and self._closed else silence
+            warn(f"the server {what}; trying again until {until}")
 
     def _resumed(self, message: Resumed) -> None:
         if self._inner is None or self._connected:
             raise BadFrame("unexpected message Resumed")
-        missing = self._numbering.resume(message.received)
+        try:
+            missing = self._numbering.resume(message.received)
+        except BadFrame:  # the server was started again, and its journal lacks what it has acknowledged
+            self.ended = self.ended or EXPIRED
+            return
         if self._reported:
             warn(f"the server answers again, after {time.monotonic() - self._lost_at:.0f} s")
         self._connected, self._pause = True, RECONNECT_MS / 1000
         for frames in missing:
             self._inner.send(frames)
+
+    def settled(self) -> LeasedConnection | ZmqConnection | None:
+        """What to use from now on: the socket itself if the server keeps no session for this peer. None until the
+        server has answered `Open`."""
+        if not self.opened:
+            return None
+        return self if self._key else self._inner
 
     def close(self) -> None:
         if self._inner is not None:

@@ -16,7 +16,9 @@ ZeroMQ does not report how a connection ended. A second descriptor of each conne
 that it can be looked at when ZeroMQ has closed its own (`gt.wire.sockets.TcpConnection`). After silence it stays open,
 for reading: so the end of a stopped process is noticed, and the process finds its connection closed when it continues.
 
-Workers and viewers send no `Open`, and pass through unchanged.
+Viewers send no `Open`, and pass through unchanged. So do workers, unless the server keeps a journal
+(`gt.dispatcher.journal`). Then all sessions outlive the server: `restore` puts them back, and `wait_for_restored` gives
+each peer time to come back. The session of a worker whose connection is lost in any other way is not kept.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from gt.wire.codec import BadFrame
 from gt.wire.identities import PeerIdentity
@@ -49,20 +51,33 @@ from gt.wire.token_file import Identities
 GRACE_S = 2.0
 #: The same after silence: longer than a client that is alive needs for one more attempt.
 SILENT_GRACE_S = 15.0
+#: Seconds that a worker may take to come back to a server that was started again.
+WORKER_RETURN_S = 30.0
 #: Messages that a client may leave unacknowledged before it counts as lost. They must all fit into a new connection.
 MAX_KEPT_MESSAGES = MAX_UNSENT_MESSAGES - 16
+#: The same for a worker of a server with a journal. It acknowledges nothing while it computes.
+MAX_UNSENT_TO_WORKER = 16 * MAX_UNSENT_MESSAGES
+MAX_KEPT_BY_WORKER = MAX_UNSENT_TO_WORKER - 16
+
+
+class SessionJournal(Protocol):
+    """Keeps what is needed to restore sessions."""
+
+    def opened(self, peer: bytes, key: bytes, worker: bool) -> None: ...
+
+    def acknowledged(self, peer: bytes, received: int) -> None: ...
 
 
 class Lease:
-    """A client's session."""
+    """The session of a client or a worker."""
 
-    def __init__(self, name: bytes, tcp: TcpConnection) -> None:
-        #: the client's name for the rest of the server
+    def __init__(self, name: bytes, tcp: TcpConnection, key: bytes, worker: bool) -> None:
+        #: the peer's name for the rest of the server
         self.name = name
-        self.key = secrets.token_bytes(16)
+        self.key, self.worker = key, worker
         self.numbering = Numbering()
         #: the connection that carries the session; None while there is none
-        self.wire: bytes | None = name
+        self.wire: bytes | None = None
         #: the last connection that carried the session
         self.tcp = tcp
         #: the number of the last attempt to resume
@@ -75,9 +90,15 @@ class LeasedListener:
     """See `gt.wire.transport.Listener`. ``report`` is called with a client and what is known about its silence."""
 
     def __init__(
-        self, inner: ZmqListener, identities: Identities, lease_s: float, report: Callable[[bytes, str], object]
+        self,
+        inner: ZmqListener,
+        identities: Identities,
+        lease_s: float,
+        report: Callable[[bytes, str], object],
+        journal: SessionJournal | None = None,
     ) -> None:
         self._inner, self._identities, self._lease_s, self._report = inner, identities, lease_s, report
+        self._journal = journal
         self._by_name: dict[bytes, Lease] = {}
         self._by_wire: dict[bytes, Lease] = {}
         self._by_key: dict[bytes, Lease] = {}
@@ -102,15 +123,35 @@ class LeasedListener:
     def _control(self, wire: bytes, lease: Lease | None, message: Control) -> Lease | None:
         """Handle a message that is not counted, and return the session of its connection. Raises BadFrame."""
         if isinstance(message, Acknowledge) and lease is not None:
-            lease.numbering.acknowledged(message.received)
+            self._acknowledged(lease, message.received)
         elif isinstance(message, Open) and lease is None:
-            lease = Lease(wire, self._inner.tcp(wire).duplicate())
-            self._by_name[wire] = self._by_wire[wire] = self._by_key[lease.key] = lease
-            self._send(lease, [control(Opened(lease.key, self._lease_s))])
+            lease = self._open(wire, message)
         elif isinstance(message, Resume) and lease is None:
             lease = self._resume(wire, message)
         else:
             raise BadFrame(f"unexpected message {type(message).__name__}")
+        return lease
+
+    def _acknowledged(self, lease: Lease, received: int) -> None:
+        lease.numbering.acknowledged(received)
+        if self._journal is not None:
+            self._journal.acknowledged(lease.name, received)
+
+    def _open(self, wire: bytes, m: Open) -> Lease | None:
+        """Begin a session, if this peer may have one."""
+        if m.worker and self._journal is None:
+            self._inner.send(wire, [control(Opened(b"", 0.0))])
+            return None
+        key = secrets.token_bytes(16)
+        if self._journal is not None:
+            self._journal.opened(wire, key, m.worker)
+        lease = self._add(Lease(wire, self._inner.tcp(wire).duplicate(), key, m.worker))
+        lease.wire, self._by_wire[wire] = wire, lease
+        self._send(lease, [control(Opened(key, self._lease_s, self._journal is not None))])
+        return lease
+
+    def _add(self, lease: Lease) -> Lease:
+        self._by_name[lease.name] = self._by_key[lease.key] = lease
         return lease
 
     def _resume(self, wire: bytes, m: Resume) -> Lease | None:
@@ -123,7 +164,15 @@ class LeasedListener:
                 self._inner.send(wire, [control(Expired())])
             self._inner.drop(wire)
             return None
-        missing = lease.numbering.resume(m.received)
+        try:
+            missing = lease.numbering.resume(m.received)
+        except BadFrame:  # the journal that restored the session does not explain what the peer has received
+            lease.deadline = 0.0
+            self._inner.send(wire, [control(Expired())])
+            self._inner.drop(wire)
+            return None
+        if self._journal is not None:
+            self._journal.acknowledged(lease.name, m.received)
         if lease.wire is not None:  # the client has noticed the loss first
             del self._by_wire[lease.wire]
             self._inner.drop(lease.wire)
@@ -144,7 +193,8 @@ class LeasedListener:
         frames = lease.numbering.outgoing(frames)
         if lease.wire is not None:
             self._send(lease, frames)
-        if len(lease.numbering.kept) > MAX_KEPT_MESSAGES:  # it never reads, or does not acknowledge
+        limit = MAX_KEPT_BY_WORKER if lease.worker else MAX_KEPT_MESSAGES
+        if len(lease.numbering.kept) > limit:  # it never reads, or does not acknowledge
             self.drop(peer)
             return False
         return True
@@ -154,8 +204,8 @@ class LeasedListener:
             del self._by_wire[lease.wire]
             lease.wire = None
             closed = lease.tcp.closed_by_peer
-            lease.deadline = time.monotonic() + (GRACE_S if closed else self._lease_s)
-            if closed:
+            lease.deadline = time.monotonic() + (0.0 if lease.worker else GRACE_S if closed else self._lease_s)
+            if closed or lease.worker:
                 lease.tcp.close()
             else:
                 lease.tcp.shut_down(socket.SHUT_WR)
@@ -175,9 +225,40 @@ class LeasedListener:
                 expired.append(lease.name)
         return expired
 
+    # -- a server that is started again --------------------------------------------------
+
+    def sessions(self) -> list[tuple[bytes, bytes, bool, Numbering]]:
+        """(peer, key, whether it is a worker, its numbering) of all sessions, for `restore`."""
+        return [(lease.name, lease.key, lease.worker, lease.numbering) for lease in self._by_name.values()]
+
+    def restore(self, peer: bytes, key: bytes, worker: bool, public_key: bytes, numbering: Numbering) -> None:
+        """Put a session back. It has no connection."""
+        lease = self._add(Lease(peer, TcpConnection(-1, public_key), key, worker))
+        lease.numbering, lease.deadline = numbering, float("inf")
+
+    def replay_message(self, peer: bytes, frames: list[bytes]) -> None:
+        """Count a message that the server received before it ended."""
+        if (lease := self._by_name.get(peer)) is not None:
+            lease.numbering.incoming(frames)
+
+    def replay_acknowledgement(self, peer: bytes, received: int) -> None:
+        if (lease := self._by_name.get(peer)) is not None:
+            lease.numbering.acknowledged(received)
+
+    def wait_for_restored(self, now: float) -> None:
+        """From now on, the peers may come back."""
+        for lease in self._by_name.values():
+            lease.deadline = now + (WORKER_RETURN_S if lease.worker else self._lease_s)
+
+    # -- peers ---------------------------------------------------------------------------
+
     def identity(self, peer: bytes) -> PeerIdentity | None:
         tcp = self._tcp(peer)
         return None if tcp is None else self._identities.find(tcp.key)
+
+    def public_key(self, peer: bytes) -> bytes:
+        tcp = self._tcp(peer)
+        return b"" if tcp is None else tcp.key
 
     def address(self, peer: bytes) -> str:
         tcp = self._tcp(peer)

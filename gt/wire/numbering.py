@@ -10,9 +10,9 @@ travels alone only where nothing else is sent.
 
 The two sides also exchange a few messages of their own, which are neither counted nor sent again:
 
-    Open       client   keep a session for this connection; the messages after it are counted
+    Open       peer     keep a session for this connection; the messages after it are counted
     Opened     server   the answer; the messages after it are counted
-    Resume     client   the first message of a new connection for an old session
+    Resume     peer     the first message of a new connection for an old session
     Resumed    server   the answer: the session goes on
     Expired    server   the answer: there is no such session any more
 
@@ -43,16 +43,21 @@ class Acknowledge(Message, frozen=True, array_like=True, tag=True):
 
 
 class Open(Message, frozen=True, array_like=True, tag=True):
-    """Follows a client's `Hello`."""
+    """Follows the `Hello` of a client or a worker."""
+
+    worker: bool = False
 
 
 class Opened(Message, frozen=True, array_like=True, tag=True):
     """Answers `Open`."""
 
-    #: a secret number: who has it can resume the session
+    #: a secret number: who has it can resume the session. Empty: there is no session, because the server has no journal
+    #: and this is a worker
     key: bytes
     #: seconds that the server keeps the session of a client that does not answer
     lease_s: float
+    #: whether the session outlives the server, because it keeps a journal
+    outlives_server: bool = False
 
 
 class Resume(Message, frozen=True, array_like=True, tag=True):

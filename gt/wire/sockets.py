@@ -76,7 +76,8 @@ def _configure(socket: zmq.Socket[bytes], keys: Keys | KeyPair) -> None:
 
 class ZmqListener:
     """The server's side. ``on_failed_handshake`` is called with the address of a peer without a valid token, and the
-    reason. Raises OSError if the address is in use."""
+    reason. A peer for which more than ``max_unsent`` messages wait is lost. ``prefix`` begins the names of all peers,
+    because ZeroMQ gives them the same names in every process. Raises OSError if the address is in use."""
 
     def __init__(
         self,
@@ -84,14 +85,17 @@ class ZmqListener:
         keys: KeyPair,
         identities: Identities,
         on_failed_handshake: Callable[[str, str], object] = lambda address, reason: None,
+        max_unsent: int = MAX_UNSENT_MESSAGES,
+        prefix: bytes = b"",
     ) -> None:
+        self._prefix = prefix
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gatekeeper = Gatekeeper(self._context, identities, on_failed_handshake)
         self._socket = self._context.socket(zmq.ROUTER)
         _configure(self._socket, keys)
         self._socket.router_mandatory = True
         # a peer that sends requests but never reads the answers counts as lost
-        self._socket.sndhwm = MAX_UNSENT_MESSAGES
+        self._socket.sndhwm = max_unsent
         self._socket.curve_server = True
         self._connections: dict[bytes, TcpConnection] = {}
         #: peers whose messages are ignored until they are disconnected -> calls of `silent` since then
@@ -112,7 +116,7 @@ class ZmqListener:
             if source is not self._socket:
                 self._gatekeeper.answer()
                 continue
-            peer = self._socket.recv()
+            peer = self._prefix + self._socket.recv()
             if peer not in self._connections:
                 first = self._socket.recv(copy=False)
                 if peer not in self._lost:
@@ -130,7 +134,7 @@ class ZmqListener:
     def send(self, peer: bytes, frames: list[Any]) -> bool:
         """False if the peer is lost."""
         try:
-            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
+            self._socket.send_multipart([peer[len(self._prefix) :], *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 if (connection := self._connections.pop(peer, None)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +11,7 @@ from gt.wire.codec import BadFrame
 if TYPE_CHECKING:
     from gt.wire.auth import Keys
     from gt.wire.identities import PeerIdentity
+    from gt.wire.leased_listener import SessionJournal
     from gt.wire.server_keys import KeyPair
     from gt.wire.token_file import Identities
 
@@ -71,27 +73,31 @@ def listen(
     lease_s: float,
     report: Callable[[bytes, str], object],
     on_failed_handshake: Callable[[str, str], object],
+    journal: SessionJournal | None = None,
 ) -> Listener:
     """A listener at ``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is in use.
 
     Over TCP, the session of a client that does not answer is kept for ``lease_s`` seconds, and ``report`` is called
     with the client and the event. ``on_failed_handshake`` is called with the address of a peer without a valid token,
-    and the reason.
+    and the reason. With a ``journal``, sessions outlive the server.
     """
     if address.startswith("unix:"):
         from gt.wire.unix import UnixListener
 
         return UnixListener(address.removeprefix("unix:"))
-    from gt.wire.leased_listener import LeasedListener
-    from gt.wire.sockets import ZmqListener
+    from gt.wire.leased_listener import MAX_UNSENT_TO_WORKER, LeasedListener
+    from gt.wire.sockets import MAX_UNSENT_MESSAGES, ZmqListener
 
     assert keys is not None, "a TCP address needs keys"
     assert identities is not None, "a TCP address needs tokens"
-    inner = ZmqListener(address, keys, identities, on_failed_handshake)
-    return LeasedListener(inner, identities, lease_s, report)
+    limit, prefix = MAX_UNSENT_MESSAGES, b""
+    if journal is not None:  # a worker that returns gets at once what it has missed; no peer has the name of an old one
+        limit, prefix = MAX_UNSENT_TO_WORKER, os.urandom(8)
+    inner = ZmqListener(address, keys, identities, on_failed_handshake, limit, prefix)
+    return LeasedListener(inner, identities, lease_s, report, journal)
 
 
-def connection(address: str, keys: Keys | None, leased: bool = False) -> Connection:
+def connection(address: str, keys: Keys | None, leased: bool = False, worker: bool = False) -> Connection:
     """The connection to a server at ``unix:PATH`` or ``tcp://HOST:PORT``. It is established in the background.
 
     With ``leased``, a connection over TCP that is lost is replaced by another one, as long as the server waits for it.
@@ -106,5 +112,12 @@ def connection(address: str, keys: Keys | None, leased: bool = False) -> Connect
     if leased:
         from gt.wire.leased_connection import LeasedConnection
 
-        return LeasedConnection(address, keys)
+        return LeasedConnection(address, keys, worker)
     return ZmqConnection(address, keys)
+
+
+def settled_connection(connection: Connection) -> Connection | None:
+    """The connection that a worker uses from now on; None until the server has said whether it keeps a session for the
+    worker. A server without a journal does not."""
+    settled = getattr(connection, "settled", None)  # a Unix socket has no sessions
+    return settled() if settled is not None else connection

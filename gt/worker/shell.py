@@ -20,7 +20,7 @@ from gt.wire.event_messages import Record
 from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal, Reply, Welcome
 from gt.wire.settings import WORKER_SETTINGS, settings_on
 from gt.wire.shared import host_identity
-from gt.wire.transport import connection
+from gt.wire.transport import connection, settled_connection
 from gt.worker.arrivals import Arrivals
 from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
@@ -53,7 +53,7 @@ class Shell:
         waiting: Callable[[], object] | None = None,
         ports: range = ANY_PORT,
     ) -> None:
-        self.connection = connection(address, keys)
+        self.connection = connection(address, keys, leased=True, worker=True)
         engine.claim_process()
         self.plane = ProcessPlane(_reachable_address(address), engine.name, engine.device, ports)
         self.connection.also_wake_on(self.plane.wake_fd())
@@ -82,7 +82,7 @@ class Shell:
         hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *device, settings=settings)
         self.connection.send([encode(hello)])
         began = time.monotonic()
-        while self.worker.id < 0:
+        while self.worker.id < 0 or (settled := settled_connection(self.connection)) is None:
             self._serve_once(200)
             if self.connection.refused:
                 raise Refused(f"{address}: {self.connection.refused}")
@@ -91,6 +91,7 @@ class Shell:
             if waiting is not None and self.worker.id < 0 and time.monotonic() > began + PATIENCE_S:
                 waiting()
                 waiting = None
+        self.connection = settled
 
     def run(self) -> None:
         """Run until the connection ends."""

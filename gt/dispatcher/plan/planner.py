@@ -46,8 +46,8 @@ class _CallSplit:
         #: the first worker's blocks
         self.ins = [t for t in signature.ins if isinstance(t, TensorType)]
         self.outs = list(signature.outs)
-        #: the different blocks of all workers
-        self.blocks: set[BlockTypes] = {(tuple(self.ins), tuple(self.outs))}
+        #: the different blocks of all workers; a dict, because the order of a set is not the same in every process
+        self.blocks: dict[BlockTypes, None] = {(tuple(self.ins), tuple(self.outs)): None}
         self.placements: tuple[list[list[Placement]], list[list[Placement]]] = (
             [[] for _ in self.ins],
             [[] for _ in self.outs],
@@ -76,9 +76,9 @@ class _CallSplit:
         for chosen, axis_placements in zip(self.placements, (ins_placements, outs_placements), strict=True):
             for i, placements in enumerate(chosen):
                 placements.append(axis_placements.get(i, R))
-        ranks = {0, n - 1}  # the longest blocks and the shortest ones
+        ranks = (0, n - 1)  # the longest blocks and the shortest ones
         self.blocks = {
-            (_local_types(block[0], ins_placements, n, rank), _local_types(block[1], outs_placements, n, rank))
+            (_local_types(block[0], ins_placements, n, rank), _local_types(block[1], outs_placements, n, rank)): None
             for block in self.blocks
             for rank in ranks
         }
