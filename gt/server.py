@@ -57,18 +57,23 @@ def _make_parser() -> argparse.ArgumentParser:
         help="how long to keep the session of a client that does not answer (default 600)",
     )
     parser.add_argument(
-        "--end-with-workers", action="store_true", help="end when a worker that has joined is lost, as torchrun does"
-    )
-    parser.add_argument(
         "--journal",
         type=Path,
         metavar="DIR",
         help="keep a journal in this folder: a server that was killed goes on when it is started again with it",
     )
+    _add_end_options(parser)
+    return parser
+
+
+def _add_end_options(parser: argparse.ArgumentParser) -> None:
+    """For launchers: with what the server ends."""
+    parser.add_argument(
+        "--end-with-workers", action="store_true", help="end when a worker that has joined is lost, as torchrun does"
+    )
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
     parser.add_argument("--program", default="", help=argparse.SUPPRESS)  # the parent's, for lists of running systems
-    return parser
 
 
 def main(argv: list[str] | None = None) -> int:

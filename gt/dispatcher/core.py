@@ -309,11 +309,8 @@ class Dispatcher:
         del self.clients[client.id]
         self.inspections.log(f"client {client.id} has ended")
         for worker in self.workers.values():
-            if client.id in worker.admitted:
-                worker.admitted.discard(client.id)
+            if worker.forget_client(client.id):
                 self.delivery.send(worker, Drop(client.id))
-            worker.parked.pop(client.id, None)
-            worker.blocked_us.pop(client.id, None)
         self.requests.client_gone(client.id)
         self.listeners.client_gone(client.id)
         self.snapshots.client_gone(client)

@@ -267,6 +267,14 @@ class WorkerState:
         share.used, share.rate = max(share.used, self.clock), 1.0 / identity.quota.weight
         return share
 
+    def forget_client(self, client: int) -> bool:
+        """A client has ended. Returns whether the worker has a space of it."""
+        self.parked.pop(client, None)
+        self.blocked_us.pop(client, None)
+        was_admitted = client in self.admitted
+        self.admitted.discard(client)
+        return was_admitted
+
     def expect(self, client: int, weight: int, cost: float, sharing: int = 1) -> None:
         """Add work that the worker was requested to confirm; ``sharing`` is the number of workers that run it."""
         self.unconfirmed.append((client, weight, cost, sharing))

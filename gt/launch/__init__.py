@@ -1,8 +1,8 @@
 """Starting processes: the automatic local system, systems on several hosts, workers from a scheduler, and what a server
 or worker sets up for its process.
 
-The package imports only `gt.errors`, `gt.say`, `gt.version` and `gt.wire`; `gt.launch.clusters` also uses the client, and
-is imported at the first use of one of its functions.
+The package imports only `gt.errors`, `gt.say`, `gt.version` and `gt.wire`; `gt.launch.clusters` also uses the client,
+and is imported at the first use of one of its functions.
 """
 
 from importlib import import_module
