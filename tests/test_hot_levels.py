@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
-from gt.worker.hot import changes
+from gt.worker.hot import changes, compiler
 from gt.worker.hot.changes import CompiledCalls
 from gt.worker.hot.compiled import CompiledProgram
 from gt.worker.hot.compiler import Compiler
@@ -102,6 +103,25 @@ def test_a_training_step() -> None:
     entry = shadow.levels.stats()[-1]
     assert entry["level"] == "compiled"
     assert entry["compile_seconds"] > 0
+
+
+def test_a_worker_with_several_clients_does_not_wait_for_the_compiler(monkeypatch) -> None:
+    """The first run is interpreted while a thread compiles; the other clients of the worker would wait otherwise."""
+    threads = []
+
+    def recorded(*arguments):
+        threads.append(threading.current_thread().name)
+        return build(*arguments)
+
+    build = compiler.build
+    monkeypatch.setattr(compiler, "build", recorded)
+    cluster, shadow = shadowed("all")
+    shadow.levels.shared = True
+    with client(cluster):
+        quick = train(shadow, HOT_RUNS + 6)
+    assert not quick[0]
+    assert all(quick[-3:]), shadow.levels.stats()
+    assert set(threads) == {"gt-compile"}
 
 
 OTHERS = (gt.optim.RMSprop, gt.optim.Lion)

@@ -186,8 +186,9 @@ class Worker:
             self.recorder.client_gone(m.client)
 
     def _clients_changed(self) -> None:
-        """A client that is alone need not pause for others."""
-        self.replayer.pause = self.pause if len(self.spaces) > 1 else None
+        """A client that is alone need not pause for others, and may wait for the compiler."""
+        self.replayer.levels.shared = shared = len(self.spaces) > 1
+        self.replayer.pause = self.pause if shared else None
 
     def _release(self, m: Release, data: object) -> None:
         self.snapshots.release(m.client, m.number)

@@ -69,9 +69,17 @@ class ChangeRecorder:
 class LevelSwitch:
     """Runs one section at the best level that is ready."""
 
-    def __init__(self, section: Section, engine: Engine, at_once: bool, compiler: Compiler) -> None:
-        """``at_once``: compile the section on its first run, and wait for it."""
+    def __init__(
+        self,
+        section: Section,
+        engine: Engine,
+        at_once: bool,
+        compiler: Compiler,
+        may_wait: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``at_once``: compile the section on its first run, and wait for it if ``may_wait`` allows that."""
         self.section, self.engine, self.at_once, self.compiler = section, engine, at_once, compiler
+        self._may_wait = may_wait
         self.device = torch.device(engine.device)
         self.on_gpu = compiler.graphs is not None
         self.recorder = ChangeRecorder(section)
@@ -121,7 +129,8 @@ class LevelSwitch:
             return None
         self.recorder.record(inputs, numbers)
         if self.at_once:
-            self._submit(inputs, numbers, wait=True)
+            if self.job is None:
+                self._submit(inputs, numbers, wait=self._may_wait())
             if self.ready is not None:
                 self._activate_compiled(inputs, numbers)
             if self.active is not None:

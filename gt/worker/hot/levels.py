@@ -32,6 +32,8 @@ class Levels:
         self._never = engine.name != "torch"
         self._switches: dict[Section, LevelSwitch] = {}
         self._compiler: Compiler | None = None
+        #: whether several clients use the worker. Then it never waits for the compiler: the others would wait too.
+        self.shared = False
         #: (reason, text) for each section that will not be compiled; the caller announces and clears them
         self.notices: list[tuple[str, str]] = []
 
@@ -54,7 +56,8 @@ class Levels:
         if self._compiler is None:
             prepare(self._engine)
             self._compiler = Compiler(self._engine, notices=self.notices)
-        switch = LevelSwitch(section, self._engine, self._all or section.compile, self._compiler)
+        at_once = self._all or section.compile
+        switch = LevelSwitch(section, self._engine, at_once, self._compiler, lambda: not self.shared)
         switch.compiles = self._compiles or section.compile
         return switch
 
