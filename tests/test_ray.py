@@ -19,11 +19,12 @@ SETTINGS = {
     "GT_BACKEND": "numpy",
     "CUDA_VISIBLE_DEVICES": "",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # a lost node is noticed within seconds
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_failure_threshold": "4",
-    "RAY_health_check_initial_delay_ms": "0",
+    # busy cores: a node starts slowly, and one that is lost is noticed within seconds, but not too soon
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "10",
 }
+START_TIMEOUT_S = 400.0
 #: A client that starts two workers on two nodes.
 LAUNCH = """
     import os, sys, time
@@ -41,11 +42,12 @@ LAUNCH = """
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Process]:
     process = Process("-m", "tests.support.ray_cluster", **SETTINGS)
-    process.address = process.expect("address").split()[1]
-    yield process
-    process.popen.stdin.close()
-    process.end()
-    process.close()
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.close)
+        process.address = process.expect("the cluster is at", START_TIMEOUT_S).split()[-1]
+        yield process
+        process.popen.stdin.close()
+        process.end()
 
 
 def client(program: str, cluster: Process, stack: contextlib.ExitStack, **extra: str) -> Process:
@@ -215,7 +217,7 @@ def test_a_worker_that_cannot_start(stack):
     stack.callback(cluster.close)
     stack.callback(cluster.end)
     stack.callback(cluster.popen.stdin.close)
-    cluster.address = cluster.expect("address").split()[1]
+    cluster.address = cluster.expect("the cluster is at", START_TIMEOUT_S).split()[-1]
     process = client(LAUNCH, cluster, stack)
     assert "a worker on the Ray cluster failed while it was starting (exit code 1: " in process.expect("NoWorkers")
     assert "abacus" in process.output
