@@ -44,7 +44,7 @@ def cluster() -> Iterator[Process]:
     process = Process("-m", "tests.support.ray_cluster", **SETTINGS)
     with contextlib.ExitStack() as stack:
         stack.callback(process.close)
-        process.address = process.expect("address", START_TIMEOUT_S).split()[1]
+        process.address = process.expect("the cluster is at", START_TIMEOUT_S).split()[-1]
         yield process
         process.popen.stdin.close()
         process.end()
@@ -217,7 +217,7 @@ def test_a_worker_that_cannot_start(stack):
     stack.callback(cluster.close)
     stack.callback(cluster.end)
     stack.callback(cluster.popen.stdin.close)
-    cluster.address = cluster.expect("address", START_TIMEOUT_S).split()[1]
+    cluster.address = cluster.expect("the cluster is at", START_TIMEOUT_S).split()[-1]
     process = client(LAUNCH, cluster, stack)
     assert "a worker on the Ray cluster failed while it was starting (exit code 1: " in process.expect("NoWorkers")
     assert "abacus" in process.output

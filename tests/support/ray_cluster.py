@@ -16,7 +16,7 @@ def main() -> None:
     try:
         node = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        print("address", cluster.address, flush=True)
+        print("the cluster is at", cluster.address, flush=True)
         for line in sys.stdin:
             if line.strip() == "remove":
                 cluster.remove_node(node, allow_graceful=False)
