@@ -18,6 +18,8 @@ INSTALL_RAY = "pip install 'gt-tensor[ray]'"
 CHECK_S = 1.0
 #: Seconds for an answer of an actor, and for the start of the server.
 ACTOR_TIMEOUT_S = 120.0
+#: A resource that Ray gives to the head node.
+HEAD_NODE = "node:__internal_head__"
 
 
 def import_ray() -> Any:
@@ -67,14 +69,10 @@ class RaySystem:
             self._show(f"waiting for {wanted}")
 
     def _start_server(self, ports: str) -> tuple[str, int, str]:
-        """On the driver's node: a session ends with its driver, so the server is one more part that can be lost only
-        if it is elsewhere. An actor and no child of the driver, which may be outside of the cluster (``ray://``)."""
-        ray = self._ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        node = ray.get_runtime_context().get_node_id()
-        place = NodeAffinitySchedulingStrategy(node, soft=True)
-        actor = ray.remote(ServerActor).options(num_cpus=0, max_restarts=0, scheduling_strategy=place).remote(ports)
+        """On the head node, without which the cluster ends anyway. An actor and no child of the driver, which may be
+        outside of the cluster (``ray://``)."""
+        ray, place = self._ray, {HEAD_NODE: 0.001}
+        actor = ray.remote(ServerActor).options(num_cpus=0, max_restarts=0, resources=place).remote(ports)
         self._actors.append(actor)
         try:
             host, port, token = ray.get(actor.place.remote(), timeout=ACTOR_TIMEOUT_S)
