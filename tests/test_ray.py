@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import re
 import signal
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -39,15 +41,31 @@ LAUNCH = """
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def only_cluster() -> Iterator[None]:
+    """Programs find clusters of this machine by themselves, so parallel test processes take turns."""
+    with (pathlib.Path(tempfile.gettempdir()) / f"gt-tests-ray-{os.getuid()}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def start_cluster(stack: contextlib.ExitStack, **settings: str) -> Process:
+    process = Process("-m", "tests.support.ray_cluster", **(SETTINGS | settings))
+    stack.callback(process.close)
+    try:
+        line = process.expect("the cluster is at", START_TIMEOUT_S)
+    except AssertionError as error:
+        pytest.skip(f"Ray does not run on this machine: {error}")
+    process.address = line.split()[-1]
+    stack.callback(process.end)
+    stack.callback(process.popen.stdin.close)
+    return process
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Process]:
-    process = Process("-m", "tests.support.ray_cluster", **SETTINGS)
     with contextlib.ExitStack() as stack:
-        stack.callback(process.close)
-        process.address = process.expect("the cluster is at", START_TIMEOUT_S).split()[-1]
-        yield process
-        process.popen.stdin.close()
-        process.end()
+        yield start_cluster(stack)
 
 
 def client(program: str, cluster: Process, stack: contextlib.ExitStack, **extra: str) -> Process:
@@ -213,11 +231,7 @@ def test_no_ray_cluster(stack):
 @pytest.mark.long
 def test_a_worker_that_cannot_start(stack):
     """A cluster whose nodes have a setting that no worker accepts."""
-    cluster = Process("-m", "tests.support.ray_cluster", **(SETTINGS | {"GT_BACKEND": "abacus"}))
-    stack.callback(cluster.close)
-    stack.callback(cluster.end)
-    stack.callback(cluster.popen.stdin.close)
-    cluster.address = cluster.expect("the cluster is at", START_TIMEOUT_S).split()[-1]
+    cluster = start_cluster(stack, GT_BACKEND="abacus")
     process = client(LAUNCH, cluster, stack)
     assert "a worker on the Ray cluster failed while it was starting (exit code 1: " in process.expect("NoWorkers")
     assert "abacus" in process.output

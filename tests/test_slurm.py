@@ -35,7 +35,11 @@ LAUNCH = """
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.SlurmCluster]:
     with contextlib.ExitStack() as stack:
-        yield slurm.SlurmCluster(stack, tmp_path_factory.mktemp("slurm"))
+        try:
+            started = slurm.SlurmCluster(stack, tmp_path_factory.mktemp("slurm"))
+        except AssertionError as error:
+            pytest.skip(f"Slurm's daemons do not run on this machine: {error}")
+        yield started
 
 
 @pytest.fixture
