@@ -610,6 +610,18 @@ def test_the_user_is_told_what_the_program_waits_for(capsys: pytest.CaptureFixtu
         assert "is gone; no other worker is connected\n" in capsys.readouterr().err
 
 
+def test_a_server_that_keeps_no_memory(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a journal. The program runs again from its beginning."""
+    monkeypatch.setattr(cluster.dispatcher.snapshots, "_memory", None)
+    with cluster.client():
+        gt.recovery("replay")
+        x = gt.arange(3.0) * 2
+        with pytest.raises(ClusterError, match="no snapshot: this server cannot keep the memory of workers"):
+            gt.snapshot().wait()
+        kill_home(cluster)
+        assert x.tolist() == [0, 2, 4]
+
+
 def test_a_worker_that_takes_no_snapshots(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recoveries, "HOLD_S", 3.0)
     with cluster.client():
