@@ -9,6 +9,7 @@ import os
 import pathlib
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 from tests.support.proxy import Proxy
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -81,8 +82,15 @@ class ChaosSystem:
         self._environment = {**os.environ, "GT_TOKEN": token, "PYTHONPATH": path}
         self.port = free_port()
         self.server = self._start("gt.server", "-p", str(self.port), GT_INSTRUCTION_LOG=str(log))
+        # before that, a proxy would accept connections and close them, which looks like a wrong server
+        wait_until(self._listens, what="the server listens")
         #: workers that were not disturbed
         self.workers: list[Worker] = []
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", self.port)):
+            return True
+        return False
 
     def _start(self, module: str, *options: str, pipe: bool = False, **extra: str) -> subprocess.Popen[str]:
         child = subprocess.Popen(
