@@ -99,14 +99,14 @@ class UnknownState(TypeError):
 
 def encode_state(root: Any, externals: Mapping[str, Any]) -> bytes:
     """``externals`` are not written: who reads the state provides them."""
-    return msgspec.msgpack.encode(_Writer(externals).write(root))
+    return msgspec.msgpack.encode(_StateWriter(externals).write(root))
 
 
 def decode_state(data: bytes, externals: Mapping[str, Any]) -> Any:
-    return _Reader(msgspec.msgpack.decode(data), externals).read()
+    return _StateReader(msgspec.msgpack.decode(data), externals).read()
 
 
-class _Writer:
+class _StateWriter:
     def __init__(self, externals: Mapping[str, Any]) -> None:
         self._numbers: dict[int, int] = {}
         #: objects without a node so far; kept, because their `id` is their name here
@@ -133,7 +133,7 @@ class _Writer:
         return list(map(self._value, values))
 
     def _node(self, value: Any) -> list[Any]:
-        """[kind, …]; the kinds are the cases of `_Reader`."""
+        """[kind, …]; the kinds are the cases of `_StateReader`."""
         if (name := self._externals.get(id(value))) is not None:
             return ["external", name]
         cls = type(value)
@@ -163,7 +163,7 @@ def _attributes(value: Any) -> Iterable[tuple[str, Any]]:
     yield from ((name, v) for name, v in getattr(value, "__dict__", {}).items() if name not in _TRANSIENT)
 
 
-class _Reader:
+class _StateReader:
     """First creates all objects, then fills those that can be changed: dicts and sets last, because a key must be
     complete before it is hashed."""
 
