@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import chaos, journal, recovery
+from benchmarks import chaos, recovery
 from benchmarks.chaos import Fault
 from benchmarks.chaos_system import ChaosClient
+from tests.support.processes import ROOT
 
 
 @pytest.mark.long
@@ -87,7 +90,9 @@ def test_the_cost_of_recovery(tmp_path):
 
 @pytest.mark.long
 def test_the_cost_of_a_journal(tmp_path):
-    assert journal.main(["--blocks", "1", "--steps", "20", "--kills", "1", "--output-dir", str(tmp_path)]) == 0
+    options = ["--blocks", "1", "--steps", "20", "--kills", "1", "--output-dir", str(tmp_path)]
+    run = subprocess.run([sys.executable, ROOT / "benchmarks/journal.py", *options], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
     (path,) = tmp_path.glob("journal_*.json")
     results = json.loads(path.read_text())["results"]
     assert set(results) == {"server", "all", "journal_bytes", "message", "outage"}

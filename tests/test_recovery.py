@@ -610,7 +610,7 @@ def test_the_user_is_told_what_the_program_waits_for(capsys: pytest.CaptureFixtu
         assert "is gone; no other worker is connected\n" in capsys.readouterr().err
 
 
-def test_a_server_that_keeps_no_memory(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_on_a_server_that_keeps_no_memory(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a journal. The program runs again from its beginning."""
     monkeypatch.setattr(cluster.dispatcher.snapshots, "_memory", None)
     with cluster.client():

@@ -159,7 +159,7 @@ def test_an_agent_that_is_killed_takes_its_workers_along(sshd):
     up.expect("ssh: the agent was killed there")
     wait_until(lambda: worker not in sshd.processes(), what="the end of its worker")
     assert len(agents) == 3  # the server's too
-    assert sshd.run("-c", SUM).stdout == "1 workers [2.0, 2.0, 2.0]\n"
+    wait_until(lambda: sshd.run("-c", SUM).stdout == "1 workers [2.0, 2.0, 2.0]\n", what="the server notices the loss")
     assert sshd.run("-m", "gt", "down").returncode == 0
     sshd.wait_for_the_end()
 

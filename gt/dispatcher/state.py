@@ -279,6 +279,8 @@ class WorkerState:
         """Add work that the worker was requested to confirm; ``sharing`` is the number of workers that run it."""
         self.unconfirmed.append((client, weight, cost, sharing))
         self.ahead += cost
+        if client in self.parked:
+            self.parked[client] += cost
 
     def confirm(self, client: int) -> tuple[int, float, int] | None:
         """Take the client's oldest work off the list: (weight, estimate, sharing); None if it has none."""

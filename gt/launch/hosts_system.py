@@ -26,6 +26,8 @@ UPDATE_S = 0.1
 SERVER = ""
 #: After a first worker has failed, the others have this long to say why they fail too.
 SETTLE_S = 5.0
+#: After the last worker has ended, the server has this long to report its own end.
+SERVER_REPORT_S = 2.0
 
 
 class UpPlan(NamedTuple):
@@ -161,7 +163,11 @@ class HostsSystem:
                 if name not in known:
                     print(f"{name}: {reason}", file=sys.stderr, flush=True)
             known = self.joining.missing
-        raise ClusterError("all workers have ended")
+        # a server that ends takes its workers along, and their ends may be reported before its own
+        limit = time.monotonic() + SERVER_REPORT_S
+        while (left := limit - time.monotonic()) > 0:
+            self._take_event(left)
+        raise ClusterError(self._server_failure or "all workers have ended")
 
     def stop(self) -> None:
         """End everything: the workers first, because otherwise they report a lost server."""

@@ -55,8 +55,8 @@ DIFFERENT: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "new_empty_strided": (_UNWRITTEN, lambda case: True),
     "nn_functional_multi_head_attention_forward": (_DROPPED, lambda case: True),
     "nn_functional_scaled_dot_product_attention": (_DROPPED, lambda case: bool(case.kwargs.get("dropout_p"))),
-    "pca_lowrank": (_SIGNS, lambda case: case.family in ("gradients", "complex64")),
-    "svd_lowrank": (_SIGNS, lambda case: case.family in ("gradients", "complex64")),
+    "pca_lowrank": (_SIGNS, lambda case: case.family in ("float32", "gradients", "complex64")),
+    "svd_lowrank": (_SIGNS, lambda case: case.family in ("float32", "gradients", "complex64")),
     "tensor_split": ("torch takes positions on the CPU only", lambda case: len(case.tensors) > 1),
 }
 

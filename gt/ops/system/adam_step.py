@@ -84,7 +84,11 @@ def _adam_by_ops(
         torch._foreach_maximum_(states[2], squares)
     roots = torch._foreach_div(torch._foreach_sqrt(states[-1]), root(1 - power(beta2, step)))
     torch._foreach_add_(roots, eps)
-    torch._foreach_addcdiv_(params, means, roots, -over(lr, 1 - power(beta1, step)))
+    factor = -over(lr, 1 - power(beta1, step))
+    if isinstance(factor, torch.Tensor):  # addcdiv takes no number in memory
+        torch._foreach_add_(params, torch._foreach_mul(torch._foreach_div(means, roots), factor))
+    else:
+        torch._foreach_addcdiv_(params, means, roots, factor)
 
 
 # -- in compiled code ----------------------------------------------------------------------
