@@ -37,9 +37,16 @@ def _display() -> contextlib.AbstractContextManager[Show] | None:
         return None
     if sys.stderr is not None and sys.stderr.isatty():
         return _on_terminal()
-    if "ipykernel" in sys.modules:
+    if _is_kernel():
         return _in_notebook()
     return None
+
+
+def _is_kernel() -> bool:
+    """Whether this process is the kernel of a notebook. Other programs may import ipykernel too."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 @contextlib.contextmanager
