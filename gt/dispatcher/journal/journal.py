@@ -131,21 +131,21 @@ class Journal:
 
     def _check(self, first: tuple[int, int, int, bytes] | None) -> None:
         try:
-            assert first is not None
-            assert first[0] == PREAMBLE
-            found = msgspec.msgpack.decode(first[3], type=Preamble)
-        except (AssertionError, msgspec.MsgspecError):
+            if first is None or first[0] != PREAMBLE:
+                raise ValueError
+            preamble = msgspec.msgpack.decode(first[3], type=Preamble)
+        except (ValueError, msgspec.MsgspecError):
             raise ConfigError(f"--journal {self._folder}: {self._path.name} there is not a journal of GT") from None
         mine = self._preamble
-        if (found.version, found.protocol) != (mine.version, mine.protocol):
+        if (preamble.version, preamble.protocol) != (mine.version, mine.protocol):
             raise ConfigError(
-                f"--journal {self._folder}: its journal is of GT {found.version} (protocol {found.protocol}), and this "
-                f"is GT {mine.version} (protocol {mine.protocol}), which cannot continue it; name another folder, or "
-                "remove this one"
+                f"--journal {self._folder}: its journal is of GT {preamble.version} (protocol {preamble.protocol}), and "
+                f"this is GT {mine.version} (protocol {mine.protocol}), which cannot continue it; name another folder, "
+                "or remove this one"
             )
-        if found.server != mine.server:
+        if preamble.server != mine.server:
             raise ConfigError(
-                f"--journal {self._folder}: its journal is of the server with the public key {found.server}; name "
+                f"--journal {self._folder}: its journal is of the server with the public key {preamble.server}; name "
                 "another folder, or that server's --folder"
             )
 

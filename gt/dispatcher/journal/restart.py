@@ -62,22 +62,22 @@ class Restart:
 
     def restore(self, server: RestartedServer) -> bool:
         """Put the server into the state that the journal describes; False if there is none. Raises ConfigError."""
-        found = False
+        has_journal = False
         for kind, peer, value in self._journal.events():
-            found = True
+            has_journal = True
             try:
                 self._replay(server, kind, peer, value)
             except Exception as error:
                 raise ConfigError(
                     f"the journal cannot be read ({type(error).__name__}: {error}); remove it, or name another folder"
                 ) from error
-        if found:
+        if has_journal:
             self.clock_offset = max(0.0, self.clock_offset - time.monotonic())
             self._listener.wait_for_restored(time.monotonic())
             known = {name for name, *_ in self._listener.sessions()}
             for peer in [peer for peer in server.core.by_peer if peer not in known]:
                 server.gone(peer)  # its connection ended with the server before
-        return found
+        return has_journal
 
     def _replay(self, server: RestartedServer, kind: int, peer: Any, value: Any) -> None:
         match kind:
