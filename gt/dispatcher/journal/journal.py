@@ -139,9 +139,9 @@ class Journal:
         mine = self._preamble
         if (preamble.version, preamble.protocol) != (mine.version, mine.protocol):
             raise ConfigError(
-                f"--journal {self._folder}: its journal is of GT {preamble.version} (protocol {preamble.protocol}), and "
-                f"this is GT {mine.version} (protocol {mine.protocol}), which cannot continue it; name another folder, "
-                "or remove this one"
+                f"--journal {self._folder}: its journal is of GT {preamble.version} (protocol {preamble.protocol}), "
+                f"and this is GT {mine.version} (protocol {mine.protocol}), which cannot continue it; name another "
+                "folder, or remove this one"
             )
         if preamble.server != mine.server:
             raise ConfigError(
