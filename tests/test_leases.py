@@ -28,7 +28,7 @@ from gt.wire.numbering import (
     control,
     read_control,
 )
-from gt.wire.sockets import NOT_AUTHORIZED, ZmqConnection, ZmqListener, silence_ms
+from gt.wire.sockets import HANDSHAKE_CUT, NOT_AUTHORIZED, ZmqConnection, ZmqListener, silence_ms
 from tests.support.keys import IDENTITIES, PEER_KEYS, SERVER_KEYS
 from tests.support.processes import System, free_port, wait_until
 from tests.support.proxy import Proxy
@@ -361,6 +361,42 @@ def test_a_client_before_its_server(stack: contextlib.ExitStack) -> None:
         return received == [[b"hello"], [b"next"]] and bool(client._key)
 
     wait_until(arrived, 30)
+
+
+@pytest.mark.parametrize("after_bytes", [0, 10, 100, 300, 350, 400])
+def test_connections_that_are_cut_before_the_server_has_answered(stack: contextlib.ExitStack, after_bytes: int) -> None:
+    port = free_port()
+    listener = LeasedListener(ZmqListener(f"tcp://127.0.0.1:{port}", SERVER_KEYS, IDENTITIES), IDENTITIES, 60.0, print)
+    stack.callback(listener.close)
+    proxy = Proxy(stack, port)
+    proxy.cut_next, proxy.cut_after = 3, after_bytes
+    client = LeasedConnection(f"tcp://127.0.0.1:{proxy.port}", PEER_KEYS)
+    stack.callback(client.close)
+    client.send([b"hello"])
+
+    def opened() -> bool:
+        for peer, frames in listener.receive(0.01):
+            if frames == [b"hello"]:
+                listener.send(peer, [b"welcome"])
+        client.wait(1)
+        client.take()
+        return bool(client._key or client.ended or client.refused)
+
+    wait_until(opened, 30)
+    assert client._key
+    assert proxy.cut_next == 0
+
+
+def test_an_opening_that_is_always_cut(stack: contextlib.ExitStack) -> None:
+    port = free_port()
+    stack.callback(ZmqListener(f"tcp://127.0.0.1:{port}", SERVER_KEYS, IDENTITIES).close)
+    proxy = Proxy(stack, port)
+    proxy.cut_next, proxy.cut_after = 1000, 10
+    client = LeasedConnection(f"tcp://127.0.0.1:{proxy.port}", PEER_KEYS)
+    stack.callback(client.close)
+    client.send([b"hello"])
+    wait_until(lambda: client.refused or (client.wait(10) and False), 30, "the refusal")
+    assert client.refused == HANDSHAKE_CUT
 
 
 # -- whole systems -----------------------------------------------------------------------

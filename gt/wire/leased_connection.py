@@ -2,7 +2,8 @@
 
 See `gt.wire.numbering` and `gt.wire.leased_listener`.
 
-    opening      the first socket is being connected; `Hello` and `Open` wait in it
+    opening      the first socket is being connected; `Open` with `Hello` waits in it. If it is cut before the server has
+                 answered, another one begins anew
     connected    messages are counted and sent
     lost         the socket has ended. Messages are only counted. One socket after the other tries to `Resume`
 
@@ -38,10 +39,12 @@ from gt.wire.numbering import (
     control,
     read_control,
 )
-from gt.wire.sockets import NOT_AUTHORIZED, RECONNECT_MS, SILENCE_MS, ZmqConnection
+from gt.wire.sockets import HANDSHAKE_CUT, NOT_AUTHORIZED, RECONNECT_MS, SILENCE_MS, ZmqConnection
 
 #: Seconds after a connection was closed in which a new one may be made.
 GRACE_S = 2.0
+#: How many connections may be cut before the server has answered.
+MAX_OPENINGS = 5
 #: Seconds that one attempt to connect may take, and the longest pause between two.
 ATTEMPT_S, MAX_PAUSE_S = 5.0, 1.0
 #: The longest pause if the server may be started again.
@@ -60,13 +63,15 @@ class LeasedConnection:
         self._open_socket = partial(ZmqConnection, address, keys, reconnect=False)
         self._wake_fds: list[int] = []
         self._numbering = Numbering()
-        #: the first message; it goes before `Open`, so that it is not counted
-        self._hello: list[Any] | None = None
+        #: whether the first message is there, which `Open` goes with
+        self._greeted = False
         #: who has it can resume the session; empty until the server has sent it
         self._key = b""
         self._lease_s, self._outlives_server = 0.0, False
         #: whether the server has answered `Open`
         self.opened = False
+        #: connections that were cut before that
+        self._failed_openings = 0
         self.ended = ""
         self.refused = ""
         self._inner: ZmqConnection | None = self._open_socket()
@@ -88,14 +93,13 @@ class LeasedConnection:
     # -- messages ------------------------------------------------------------------------
 
     def send(self, frames: list[Any]) -> None:
-        if self._hello is None:
-            self._hello = frames
-            self._greet()
-            return
         if self._worker:  # the memory of a value may change while the message is kept
             frames = [frame if type(frame) is bytes else bytes(frame) for frame in frames]
         frames = self._numbering.outgoing(frames)
-        if self._connected and self._inner is not None:
+        if not self._greeted:
+            self._greeted = True
+            self._greet()
+        elif self._connected and self._inner is not None:
             self._inner.send(frames)
 
     @interrupts.interruptible
@@ -156,15 +160,15 @@ class LeasedConnection:
 
     def _greet(self) -> None:
         """Send the first message of a new socket."""
-        if self._inner is None or self._hello is None:
+        if self._inner is None or not self._greeted:
             return
         if self._key:
             self._attempt += 1
             self._inner.send([control(Resume(self._key, self._attempt, self._numbering.received))])
         else:
-            self._inner.send(self._hello)
-            self._inner.send([control(Open(self._worker))])
-            for frames in self._numbering.kept:
+            hello, *others = self._numbering.kept
+            self._inner.send([control(Open(self._worker)), *hello])
+            for frames in others:
                 self._inner.send(frames)
 
     def _check(self) -> None:
@@ -177,7 +181,7 @@ class LeasedConnection:
                 self._lose(inner, now)
             return
         if not self._key and inner is not None and (inner.refused or inner.ended):
-            self.refused, self.ended = inner.refused, inner.ended
+            self._opening_failed(inner, now)
             return
         self._report(now)
         if inner is None:
@@ -190,6 +194,14 @@ class LeasedConnection:
                 self._greet()
         elif inner.unreachable or inner.refused or inner.ended or now >= self._next_step:
             self._give_up_attempt(inner, now)
+
+    def _opening_failed(self, inner: ZmqConnection, now: float) -> None:
+        self._failed_openings += 1
+        again = not self.opened and inner.refused in ("", HANDSHAKE_CUT) and self._failed_openings < MAX_OPENINGS
+        if again:
+            self._give_up_attempt(inner, now)
+        else:
+            self.refused, self.ended = inner.refused, inner.ended
 
     def _lose(self, inner: ZmqConnection, now: float) -> None:
         """The connection has ended."""

@@ -1,6 +1,6 @@
 """Keeps the session of a client that is silent: a `ZmqListener` whose clients may come back on another connection.
 
-A client sends `Open` after its `Hello` (see `gt.wire.numbering`). From then on its name, for the rest of the server, is
+A client sends `Open` with its `Hello` (see `gt.wire.numbering`). From then on its name, for the rest of the server, is
 that of its first connection, also when another connection carries the session.
 
 How a connection ends decides how long the session is kept:

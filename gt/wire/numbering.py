@@ -10,7 +10,7 @@ travels alone only where nothing else is sent.
 
 The two sides also exchange a few messages of their own, which are neither counted nor sent again:
 
-    Open       peer     keep a session for this connection; the messages after it are counted
+    Open       peer     keep a session for this connection; a frame in front of the first message, which is counted
     Opened     server   the answer; the messages after it are counted
     Resume     peer     the first message of a new connection for an old session
     Resumed    server   the answer: the session goes on
@@ -43,7 +43,7 @@ class Acknowledge(Message, frozen=True, array_like=True, tag=True):
 
 
 class Open(Message, frozen=True, array_like=True, tag=True):
-    """Follows the `Hello` of a client or a worker."""
+    """Goes with the `Hello` of a client or a worker."""
 
     worker: bool = False
 

@@ -60,6 +60,8 @@ _FAILED = {
 }
 #: The reason that a new attempt does not change.
 NOT_AUTHORIZED = _FAILED[zmq.EVENT_HANDSHAKE_FAILED_AUTH]
+#: The reason that may also be a fault of the network.
+HANDSHAKE_CUT = _FAILED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
 
 
 def _configure(socket: zmq.Socket[bytes], keys: Keys | KeyPair) -> None:
@@ -314,7 +316,7 @@ class ZmqConnection:
             elif event == zmq.EVENT_DISCONNECTED and self._greeted:
                 self._lost()
             elif event == zmq.EVENT_DISCONNECTED:  # a server that cannot read our handshake closes the connection
-                self.refused = self.refused or _FAILED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
+                self.refused = self.refused or HANDSHAKE_CUT
             elif event == zmq.EVENT_CLOSED:
                 self.unreachable = True
             elif event in _FAILED:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from tests.support.processes import LONG, free_port
@@ -18,10 +19,12 @@ class Proxy:
     freeze()   nothing passes, and nothing is closed; `thaw` lets everything pass that waited
     bury()     like `freeze`, but for ever: only connections made after `thaw` work
     reset()    both sides of all connections get a reset
+    cut_next   so many of the next connections get a reset after ``cut_after`` bytes from the server
     """
 
     def __init__(self, stack: contextlib.ExitStack, target: int) -> None:
         self._target, self.port = target, free_port()
+        self.cut_next = self.cut_after = 0
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
         #: the pumps wait for their gate; those of buried connections wait for ever
@@ -51,8 +54,8 @@ class Proxy:
     def reset(self) -> None:
         self._call(self._reset())
 
-    async def _reset(self) -> None:
-        for writer in list(self._writers):
+    async def _reset(self, writers: Iterable[asyncio.StreamWriter] = ()) -> None:
+        for writer in list(writers or self._writers):
             wire = writer.get_extra_info("socket")
             with contextlib.suppress(OSError):  # closed already
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -60,15 +63,20 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         gate = self._gate
+        cut, self.cut_next = self.cut_next > 0, max(0, self.cut_next - 1)
         try:
             await gate.wait()
+            if cut and self.cut_after == 0:
+                await self._reset([writer])
+                return
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except (OSError, asyncio.CancelledError):
             writer.close()
             return
         self._writers |= {writer, far_writer}
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(self._pump(reader, far_writer, gate), self._pump(far_reader, writer, gate))
+            answers = self._cut(far_reader, writer, far_writer) if cut else self._pump(far_reader, writer, gate)
+            await asyncio.gather(self._pump(reader, far_writer, gate), answers)
         self._writers -= {writer, far_writer}
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
@@ -79,6 +87,14 @@ class Proxy:
                 await writer.drain()
         await gate.wait()
         writer.close()
+
+    async def _cut(self, reader: asyncio.StreamReader, *writers: asyncio.StreamWriter) -> None:
+        left = self.cut_after
+        while left and (data := await reader.read(left)):
+            writers[0].write(data)
+            await writers[0].drain()
+            left -= len(data)
+        await self._reset(writers)
 
     async def _end(self) -> None:
         self._server.close()
