@@ -7,6 +7,7 @@ durations and losses. `Engine` are the methods that GT's trainer has as well (``
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -59,11 +60,19 @@ class Engine(Protocol):
 
 
 def series(engine: Engine, steps: int, batches: Iterable[Any]) -> Steps:
-    """This many steps, from an idle device to an idle device. As in a training, nothing waits between two steps."""
-    engine.begin(steps)
-    for batch in batches:
-        engine.step(batch)
-    return engine.finish()
+    """This many steps, from an idle device to an idle device. As in a training, nothing waits between two steps.
+
+    Python's garbage collector does not visit what was there before: it would make one step of fifty 0.1 s longer.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        engine.begin(steps)
+        for batch in batches:
+            engine.step(batch)
+        return engine.finish()
+    finally:
+        gc.unfreeze()
 
 
 class Trainer:

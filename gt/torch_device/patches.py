@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
@@ -22,6 +23,8 @@ def install() -> None:
     storage: Any = torch.UntypedStorage
     tensor.__deepcopy__ = _deep_copy(tensor.__deepcopy__)
     tensor._reduce_ex_internal = _reduce(tensor._reduce_ex_internal)
+    # without their argument, which torch wants to drop, these two would ask GT's device
+    warnings.filterwarnings("ignore", "The argument 'device' of Tensor", DeprecationWarning)
     tensor.pin_memory, tensor.is_pinned = _pin_memory(tensor.pin_memory), _is_pinned(tensor.is_pinned)
     tensor.data_ptr = _data_ptr(tensor.data_ptr, handles.address, is_on_device)
     storage.data_ptr = _data_ptr(storage.data_ptr, handles.storage_address, lambda s: s.device.type == NAME)

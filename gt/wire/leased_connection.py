@@ -2,8 +2,8 @@
 
 See `gt.wire.numbering` and `gt.wire.leased_listener`.
 
-    opening      the first socket is being connected; `Open` with `Hello` waits in it. If it is cut before the server has
-                 answered, another one begins anew
+    opening      the first socket is being connected; `Open` with `Hello` waits in it. If it is cut before the server
+                 has answered, another one begins anew
     connected    messages are counted and sent
     lost         the socket has ended. Messages are only counted. One socket after the other tries to `Resume`
 
