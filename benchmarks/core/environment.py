@@ -44,7 +44,8 @@ def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str
     return {
         "git": git(),
         # the name of the script without folders, which differ between machines
-        "argv": [pathlib.PurePath(words[0]).name, *words[1:]],
+        # no folder of this machine: those below the working directory are relative to it
+        "argv": [pathlib.PurePath(words[0]).name, *(word.removeprefix(f"{pathlib.Path.cwd()}/") for word in words[1:])],
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),

@@ -62,7 +62,7 @@ class Engine(Protocol):
 def series(engine: Engine, steps: int, batches: Iterable[Any]) -> Steps:
     """This many steps, from an idle device to an idle device. As in a training, nothing waits between two steps.
 
-    Python's garbage collector does not visit what was there before: it would make one step of fifty 0.1 s longer.
+    Python's garbage collector does not visit what was there before, so that no step contains a long collection.
     """
     gc.collect()
     gc.freeze()
