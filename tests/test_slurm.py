@@ -105,6 +105,7 @@ def _check_secrets(folder: pathlib.Path) -> None:
 
 
 @needs_slurm
+@pytest.mark.long
 def test_a_killed_client_leaves_no_job(cluster, stack, tmp_path):
     """Also if it has a forked child, which has copies of its files."""
     program = (
@@ -129,6 +130,7 @@ def test_a_killed_client_leaves_no_job(cluster, stack, tmp_path):
 
 @needs_slurm
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.long
 def test_the_end_of_a_waiting_client_cancels_its_job(cluster, stack, tmp_path, number):
     cluster.run("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     process = client(LAUNCH, cluster, stack, tmp_path)
@@ -143,6 +145,7 @@ def test_the_end_of_a_waiting_client_cancels_its_job(cluster, stack, tmp_path, n
 
 
 @needs_slurm
+@pytest.mark.long
 def test_a_lost_worker_is_not_the_end_of_the_job(cluster, stack, tmp_path):
     program = (
         LAUNCH
@@ -174,6 +177,7 @@ def test_a_lost_worker_is_not_the_end_of_the_job(cluster, stack, tmp_path):
 
 
 @needs_slurm
+@pytest.mark.long
 def test_a_cancelled_job(cluster, stack, tmp_path):
     program = (
         LAUNCH
@@ -237,6 +241,7 @@ def test_a_job_that_slurm_refuses(cluster, stack, tmp_path):
 
 
 @needs_slurm
+@pytest.mark.long
 def test_a_worker_that_cannot_start(cluster, stack, tmp_path):
     """The log of the job has the reason."""
     process = script(LAUNCH, stack=stack, **cluster.environment, FOLDER=str(tmp_path), GT_BACKEND="abacus")
@@ -247,12 +252,13 @@ def test_a_worker_that_cannot_start(cluster, stack, tmp_path):
 
 
 @needs_slurm
+@pytest.mark.long
 def test_a_job_that_fails_at_once(cluster, stack, tmp_path):
     options = "options=['--chdir=/'], ports='70000', "
     process = client(LAUNCH.replace("nodes=2,", f"nodes=1, {options}"), cluster, stack, tmp_path)
     assert "Its log, " in process.expect("NoWorkers")
     assert process.end() == 3
-    assert "ports '70000': expected a port or a range of ports" in process.output
+    assert "--ports 70000: expected a range of ports from 1 to 65535" in process.output
     cluster.wait_until_idle()
 
 
@@ -270,6 +276,7 @@ def test_no_job(stack, tmp_path):
 
 
 @needs_slurm
+@pytest.mark.long
 def test_the_batch_script(cluster, stack, tmp_path):
     """The example as it is, except that this cluster has no GPUs, and that the workers compute with numpy."""
     text = (ROOT / "examples" / "slurm.sbatch").read_text()
@@ -289,6 +296,7 @@ def test_the_batch_script(cluster, stack, tmp_path):
 
 
 @needs_slurm
+@pytest.mark.long
 def test_each_worker_has_its_gpu(cluster, stack, tmp_path):
     """As far as Slurm knows, the nodes have GPUs; numpy does not mind."""
     launch = LAUNCH.replace("nodes=2,", "nodes=2, gpus_per_node=2,")
@@ -307,6 +315,7 @@ def test_each_worker_has_its_gpu(cluster, stack, tmp_path):
 
 
 @needs_slurm
+@pytest.mark.long
 def test_more_workers_than_gpus(cluster, stack, tmp_path):
     launch = LAUNCH.replace("nodes=2,", "nodes=1, gpus_per_node=2, workers_per_node=3,")
     process = script(launch, stack=stack, **cluster.environment, FOLDER=str(tmp_path), GT_BACKEND="numpy")

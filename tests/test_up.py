@@ -139,6 +139,7 @@ def join_token_of_a_worker(sshd: Sshd) -> str:
 
 @needs_sshd
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.long
 def test_nothing_is_left_behind(sshd, number):
     up = sshd.up("node1:1", "localhost:1")
     up.expect("2 of 2 workers joined")
@@ -150,6 +151,7 @@ def test_nothing_is_left_behind(sshd, number):
 
 
 @needs_sshd
+@pytest.mark.long
 def test_an_agent_that_is_killed_takes_its_workers_along(sshd):
     up = sshd.up("node1:1", "node2:1")
     up.expect("2 of 2 workers joined")
@@ -169,6 +171,7 @@ def parent_of(pid: int) -> int:
 
 
 @needs_sshd
+@pytest.mark.long
 def test_a_worker_and_then_the_server_end(sshd):
     up = sshd.up("node1:1", "localhost:1")
     up.expect("2 of 2 workers joined")
@@ -181,6 +184,7 @@ def test_a_worker_and_then_the_server_end(sshd):
 
 
 @needs_sshd
+@pytest.mark.long
 def test_in_the_background(sshd, tmp_path):
     port = free_port()
     words = ["-m", "gt", "up", "localhost:1", "--detach", "--backend", "numpy", "--ports", f"{port}-{port + 5}"]
@@ -198,6 +202,7 @@ def test_in_the_background(sshd, tmp_path):
 
 
 @needs_sshd
+@pytest.mark.long
 def test_the_server_on_the_first_host(sshd, tmp_path):
     up = sshd.up("node1:1", "node2:1", "--server-on-first-host")
     assert "the server at 127.0.0.2:" in up.expect("2 of 2 workers joined")
@@ -245,6 +250,7 @@ def test_what_is_missing_and_why(sshd, tmp_path, words, reason):
 
 
 @needs_sshd
+@pytest.mark.long
 def test_a_port_that_is_taken(sshd):
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
@@ -259,6 +265,7 @@ def test_a_port_that_is_taken(sshd):
 
 
 @needs_sshd
+@pytest.mark.long
 def test_no_time_to_join(sshd):
     up = sshd.up("localhost:1", "--timeout", "0.01")
     assert up.end() == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import socket
@@ -11,8 +10,9 @@ import sys
 import threading
 from pathlib import Path
 
-from gt.errors import ClusterError, ConfigError
+from gt.errors import ClusterError
 from gt.launch.own_module import module_command, module_environment
+from gt.wire.addresses import parse_ports, route_address
 from gt.wire.server_keys import key_text, make_server_keys
 
 #: The ports that are tried, in this order. Few, so that a firewall can let them through.
@@ -23,21 +23,9 @@ START_TIMEOUT_S = 60.0
 TERMINATE_TIMEOUT_S = 2.0
 
 
-def parse_ports(text: str) -> range:
-    """The ports of "9100-9199" or "9100". Raises ConfigError."""
-    first, _, last = text.partition("-")
-    last = last or first
-    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536):
-        raise ConfigError(f"ports {text!r}: expected a port or a range of ports, such as {DEFAULT_PORTS}")
-    return range(int(first), int(last) + 1)
-
-
 def own_address(peer: str) -> str:
     """The address of this machine on its route to a peer; its name if there is no route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect((peer, 9))  # sends nothing
-        return str(probe.getsockname()[0])
-    return socket.gethostname()
+    return route_address(peer, 9) or socket.gethostname()
 
 
 class PrivateServer:
