@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -251,11 +252,21 @@ def frames_of(outgoing: OutgoingMessage) -> Frames:
     return frames
 
 
+def _outside_of_kernels() -> Callable[[], contextlib.AbstractContextManager[object]]:
+    """What torch does with ops in this thread now. A kernel of the torch device changes it, and waits for workers that
+    run in the same thread."""
+    if (torch := sys.modules.get("torch")) is None:
+        return contextlib.nullcontext
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    return lambda: torch._C._ForceDispatchKeyGuard(*keys)
+
+
 class ClusterLink:
     """A session's link to a cluster in the same thread. While it waits, it delivers messages."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self._cluster, self._name = cluster, name
+        self._outside = _outside_of_kernels()
 
     def send(self, frames: Frames) -> None:
         """Put a message on the wire to the dispatcher."""
@@ -263,6 +274,10 @@ class ClusterLink:
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Deliver messages until the condition holds; if there are none, one second passes. False after the timeout."""
+        with self._outside():
+            return self._deliver(ready, timeout)
+
+    def _deliver(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         ticks = 0
         while not ready():
             if self._cluster.step():

@@ -509,16 +509,3 @@ def test_the_command_runs_a_script_whose_device_is_cuda(tmp_path: pathlib.Path) 
     missing = subprocess.run([*command[:3], "nowhere.py"], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert missing.returncode == 2
     assert "there is no file 'nowhere.py'" in missing.stderr
-
-
-@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN], ids=lambda kind: kind.__name__)
-def test_recurrent_layers_are_torchs(kind: type[torch.nn.Module]) -> None:
-    torch.manual_seed(0)
-    layer = kind(3, 4, num_layers=2, bidirectional=True)
-    results = []
-    for device in ("cpu", DEVICE):
-        model, x = copy.deepcopy(layer).to(device), numbers(5, 2, 3).div(10).to(device)
-        y, state = model(x)
-        (y.square().sum() + sum(s.sum() for s in (state if isinstance(state, tuple) else [state]))).backward()
-        results.append([t.detach().cpu() for t in (y, *(p.grad for p in model.parameters()))])
-    torch.testing.assert_close(*results)

@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import backend_registration
 
 from gt.client.stream import sites
@@ -111,6 +112,15 @@ _set_storage: Callable[[torch.Tensor, torch.Tensor], None] = torch._functionaliz
 def has_saved_tensor_hooks() -> bool:
     """Whether hooks of `torch.autograd.graph.saved_tensors_hooks` see what is saved for gradients now."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def is_transformed() -> bool:
+    """Whether ops are traced, vectorized or differentiated forward by torch, and must be visible to it."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
 
 
 #: the overloads that have a kernel of the device

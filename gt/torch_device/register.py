@@ -22,6 +22,7 @@ from gt.torch_device import (
     kernels,
     optimizers,
     patches,
+    recurrent,
     storages,
     views,
 )
@@ -57,6 +58,7 @@ def register() -> None:
             _derive(overload)
     backend.add_fallback(fallback.run)
     attention.register()
+    recurrent.register()
     autocast.register()
     patches.install()
     storages.install()
