@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,19 @@ def timings(value: Any, where: str) -> Iterator[str]:
             yield from timings(inner, f"{where}[{number}]")
 
 
+def medians(value: Any, where: str) -> Iterator[str]:
+    """Every figure that is the median of samples beside it, at any depth, and every rate of samples."""
+    if isinstance(value, dict):
+        for key, name in (("samples", "value"), ("ratios", "median"), ("seconds", "median"), ("samples", "median")):
+            samples = value.get(key)
+            if isinstance(samples, list) and samples and name in value:
+                yield from differences(value, {name: statistics.median(samples)}, where)
+        if isinstance(value.get("samples"), int) and value.get("wall_s") and "samples_per_s" in value:
+            yield from differences(value, {"samples_per_s": value["samples"] / value["wall_s"]}, where)
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from medians(inner, f"{where}.{key}")
+
+
 def verdicts(record: Mapping[str, Any]) -> Iterator[str]:
     """The verdict of the record is that of its parts and of its end."""
     ended = verdict.ended(record["status"], record["error"])
@@ -60,7 +74,8 @@ def memory(record: Mapping[str, Any]) -> Iterator[str]:
 
 def problems(record: Mapping[str, Any]) -> list[str]:
     """What does not follow, in a record of any suite."""
-    return [*timings(record["results"], "results"), *verdicts(record), *memory(record)]
+    inside = record["results"]
+    return [*timings(inside, "results"), *medians(inside, "results"), *verdicts(record), *memory(record)]
 
 
 def main(paths: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 from benchmarks.core import results
 
 Series = Mapping[str, tuple[Sequence[float], Sequence[float | None]]]
+#: with more ranks than this, the cells of a matrix are too small for numbers
+NUMBERED_RANKS = 16
+
+
+def available() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 @contextlib.contextmanager
@@ -37,17 +44,21 @@ def lines(
     with _axes(path, title, xlabel, ylabel) as axes:
         if axes is None:
             return None
-        for name, (xs, ys) in series.items():
-            points = [(x, y) for x, y in zip(xs, ys, strict=True) if y is not None]
-            axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
-        if logx:
-            axes.set_xscale("log", base=2)
-        if logy:
-            axes.set_yscale("log")
-        axes.grid(True, alpha=0.3)
-        if series:
-            axes.legend()
+        draw_lines(axes, series, logx=logx, logy=logy)
     return path
+
+
+def draw_lines(axes: Any, series: Series, *, logx: bool = False, logy: bool = False) -> None:
+    for name, (xs, ys) in series.items():
+        points = [(x, y) for x, y in zip(xs, ys, strict=True) if y is not None]
+        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
+    if logx:
+        axes.set_xscale("log", base=2)
+    if logy:
+        axes.set_yscale("log")
+    axes.grid(True, alpha=0.3)
+    if series:
+        axes.legend()
 
 
 def bars(
@@ -72,8 +83,23 @@ def matrix(
     with _axes(path, title, xlabel, ylabel) as axes:
         if axes is None:
             return None
-        axes.imshow([[float("nan") if v is None else v for v in row] for row in values])
-        for y, row in enumerate(values):
-            for x, value in enumerate(row):
-                axes.text(x, y, "–" if value is None else f"{value:.3g}", ha="center", va="center", color="white")
+        draw_matrix(axes, values)
     return path
+
+
+def draw_matrix(axes: Any, values: Sequence[Sequence[float | None]], label: str = "GB/s") -> None:
+    """Rows are from, columns to; the colour bar starts at zero, so that small differences look small."""
+    known = [v for row in values for v in row if v is not None]
+    top = max(known, default=1.0)
+    cells = [[float("nan") if v is None else v for v in row] for row in values]
+    image = axes.imshow(cells, vmin=0, vmax=top, cmap="viridis")
+    axes.figure.colorbar(image, ax=axes, label=label)
+    ranks = range(0, len(values), max(1, len(values) // NUMBERED_RANKS))
+    axes.set_xticks(ranks, [str(rank) for rank in ranks])
+    axes.set_yticks(ranks, [str(rank) for rank in ranks])
+    axes.grid(False)
+    for y, row in enumerate(values if len(values) <= NUMBERED_RANKS else ()):
+        for x, value in enumerate(row):
+            # the upper end of the colours is light
+            color = "gray" if value is None else "white" if value < 0.6 * top else "black"
+            axes.text(x, y, "–" if value is None else f"{value:.3g}", ha="center", va="center", color=color)

@@ -1,0 +1,91 @@
+"""Where the time of a run went: its parts, and the parts of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from benchmarks.reports.reading import Read
+
+REST = "start, checks, rest"
+
+
+def wall_seconds(record: Read) -> float | None:
+    """From start to end; None for a run without an end."""
+    if record.data["ended"] is None:
+        return None
+    started, ended = (datetime.fromisoformat(record.data[key]) for key in ("timestamp", "ended"))
+    return (ended - started).total_seconds()
+
+
+def parts(record: Read) -> dict[str, float]:
+    """Seconds of each part that the record knows of, and of the rest; empty if it knows none."""
+    found = dict(_parts(record.results))
+    wall = wall_seconds(record)
+    if found and wall is not None:
+        found[REST] = max(0.0, wall - sum(found.values()))
+    return found
+
+
+def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, part in results.items():
+        if not isinstance(part, dict):
+            continue
+        cards = part.get("gpu")
+        if name == "summary":  # over the epochs; only the check whether it is launch-bound is a part of its own
+            if part.get("doubling"):
+                yield "twice the batch", sum(_sampled(part["doubling"]))
+        elif name == "epochs":
+            yield "measured epochs", sum(epoch["wall_s"] for epoch in part.values())
+        elif name == "warmup" and "wall_s" in part:
+            yield "warm-up", part["wall_s"]
+        elif isinstance(cards, list) and cards and "seconds" in cards[0]:
+            yield name, max(card["seconds"] for card in cards)
+        elif (samples := sum(_sampled(part))) > 0:
+            yield name, samples
+
+
+def _sampled(value: Any) -> Iterator[float]:
+    """The seconds of all timed samples within, and of warm-up and compilation where they are recorded."""
+    if isinstance(value, dict):
+        if "flops" in value and "together" in value:  # its parts are within the time of all of them together
+            yield from _sampled(value["together"])
+            return
+        for key, inner in value.items():
+            if key == "timing" and isinstance(inner, dict):
+                yield sum(inner["samples_s"]) * inner.get("steps_per_sample", 1)
+            elif key == "warmup_s" and isinstance(inner, int | float):
+                yield inner
+            else:
+                yield from _sampled(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _sampled(inner)
+
+
+def steps(record: Read) -> dict[str, dict[str, float]]:
+    """Name of a training -> shares of its mean step in percent: waiting for data, exposed communication, the rest."""
+    results = record.results
+    trained = {"": results.get("summary")} if "epochs" in results else results.get("training", {})
+    found = {}
+    for name, part in trained.items() if isinstance(trained, dict) else ():
+        if isinstance(part, dict) and "timing" in part and "data_wait_share" in part:
+            waiting = 100 * (part["data_wait_share"] or 0.0)
+            exposed = 100 * ((part.get("exposed") or {}).get("seconds") or 0.0) / part["timing"]["mean_s"]
+            rest = max(0.0, 100 - waiting - exposed)
+            found[name] = {"waiting for data": waiting, "exposed communication": exposed, "computing": rest}
+    return found
+
+
+def products(record: Read) -> dict[str, dict[str, float]]:
+    """Case of a matrix product -> seconds of creating, computing and reading."""
+    keys = {"create": "creating", "compute": "computing", "retrieve": "reading"}
+    found = {}
+    for group in record.results.values():
+        for case, counts in group.items() if isinstance(group, dict) else ():
+            for n, run in counts.items() if isinstance(counts, dict) else ():
+                if isinstance(run, dict) and set(keys) <= set(run):
+                    times = {word: run[key]["timing"]["p50_s"] for key, word in keys.items()}
+                    found[f"{case}, {n} worker{'s' if str(n) != '1' else ''}"] = times
+    return found

@@ -1,0 +1,73 @@
+"""Which records are of the same work, and which of those are runs of the same thing again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.reports.reading import Read
+from benchmarks.transformer import comparing
+
+#: keys of a configuration that say nothing about the work: the machine, and where things are
+MACHINE = {"device", "device_type", "backend", "nodes", "ranks_per_gpu", "memory_budget_bytes"}
+NOISE = {"port", "output_dir", "load", "nccl_log", "seed"}
+#: suite -> the keys of its configuration that must be equal; in other suites all but those above
+EQUAL = {comparing.SUITE: comparing.EQUAL}
+
+
+def work(record: Read) -> str:
+    """Figures of two records may be compared if this is equal."""
+    config = record.config
+    keys = EQUAL.get(record.suite, sorted(set(config) - MACHINE - NOISE))
+    return json.dumps([record.suite, {key: config.get(key) for key in keys}], sort_keys=True)
+
+
+def variant(record: Read) -> str:
+    """Equal in repeated runs on one machine, beside the work: what else was chosen, and the number of ranks."""
+    config = record.config
+    others = {key: config[key] for key in config if key not in NOISE | {"device"}}
+    return json.dumps([record.data["world_size"], others], sort_keys=True)
+
+
+def by_work(records: Sequence[Read]) -> list[list[Read]]:
+    works: dict[str, list[Read]] = {}
+    for record in records:
+        works.setdefault(work(record), []).append(record)
+    return list(works.values())
+
+
+def differing(records: Sequence[Read]) -> list[str]:
+    """The keys of the configuration in which records differ."""
+    keys = sorted({key for record in records for key in record.config} - NOISE - {"device"})
+    texts = lambda key: {json.dumps(record.config.get(key), sort_keys=True) for record in records}
+    return [key for key in keys if len(texts(key)) > 1]
+
+
+def description(record: Read, keys: Sequence[str], ranks: bool) -> str:
+    """The values of these keys, for a label: ``engine gt, 8 ranks``."""
+    words = [f"{key.replace('_', ' ')} {_value(record.config.get(key))}" for key in keys]
+    count = record.data["world_size"]
+    return ", ".join([*words, *([f"{count} rank{'s' if count != 1 else ''}"] if ranks else [])])
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def title(record: Read) -> str:
+    """The suite and the values of its configuration that people look for."""
+    config = record.config
+    model = config.get("model")
+    words = [
+        model["name"] if isinstance(model, dict) else None,
+        f"d_model {config['d_model']}" if "d_model" in config else None,
+        f"{config['num_encoder_layers']}+{config['num_decoder_layers']} layers"
+        if "num_encoder_layers" in config
+        else None,
+        config.get("engine"),
+        config.get("precision") or config.get("dtype"),
+        f"batch {config['batch_size']}" if "batch_size" in config else None,
+        f"{record.data['world_size']} ranks" if record.data["world_size"] > 1 else None,
+    ]
+    return ", ".join([record.suite, *(str(word) for word in words if word)])
