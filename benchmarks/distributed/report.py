@@ -8,11 +8,13 @@ from typing import Any
 
 from benchmarks.core import plots, results, tables
 from benchmarks.core.formulas import GIB
-from benchmarks.distributed.operations import COLLECTIVES, TRANSFERS
+from benchmarks.distributed.operations import COLLECTIVES, IN_PLACE, OUT_OF_PLACE, TRANSFERS
 
 Part = dict[str, Any]
 Table = tuple[str, list[str], list[list[Any]]]
 MIB = 2**20
+#: in the table
+PLACES = {IN_PLACE: "in", OUT_OF_PLACE: "out"}
 TITLE = "Communication back to back, as nccl-tests; single: one at a time, from an idle device (GB = 1e9 bytes)"
 
 
@@ -65,7 +67,7 @@ def _comm_row(name: str, row: Part) -> list[Any]:
     bandwidths = [row["algbw_gb_per_s"], row["busbw_gb_per_s"]]
     return [
         name,
-        row.get("buffers", "–"),
+        PLACES.get(row.get("buffers", ""), "–"),
         size(row["size_bytes"]),
         *times,
         *bandwidths,
