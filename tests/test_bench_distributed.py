@@ -18,7 +18,7 @@ from benchmarks.core import batch_fit, results, timing, verdict
 from benchmarks.core.formulas import GIB
 from benchmarks.core.ranks import DONE, World
 from benchmarks.core.trainer import DTYPES
-from benchmarks.distributed import algorithms, comm, expected, memory, models, scaling, suite, training
+from benchmarks.distributed import algorithms, comm, expected, memory, models, operations, scaling, suite, training
 from benchmarks.distributed.plans import Plan
 from tests.support.launches import FOLDER, ONE_THREAD, SCRIPT, SMALL, TORCHRUN, launcher, only_record
 from tests.support.processes import LONG, environment
@@ -63,7 +63,7 @@ def test_tables_and_plots_stand_beside_it(full):
             assert word in text
 
 
-@pytest.mark.parametrize("name", [*comm.COLLECTIVES, *comm.TRANSFERS])
+@pytest.mark.parametrize("name", [*operations.COLLECTIVES, *operations.TRANSFERS])
 def test_communication(full, name):
     part = full[1]["results"]["communication"][name]
     assert [row["size_bytes"] for row in part["rows"]] == [1024, 65536]
@@ -77,6 +77,24 @@ def test_communication(full, name):
         assert row["algbw_gb_per_s"] == near(row["size_bytes"] / seconds / 1e9)
         assert row["busbw_gb_per_s"] == near(factor * row["algbw_gb_per_s"])
         assert row["algorithm"] == "unknown"
+
+
+@pytest.mark.parametrize("name", operations.COLLECTIVES)
+def test_both_ways_are_measured_and_checked(full, name):
+    first, *others = operations.COLLECTIVES[name]
+    for row in full[1]["results"]["communication"][name]["rows"]:
+        assert row["buffers"] == first
+        assert {"in_place", "out_of_place"} & set(row) == {way.replace(" ", "_") for way in others}
+        for way in others:
+            other = row[way.replace(" ", "_")]
+            assert (other["size_bytes"], other["wrong_elements"]) == (row["size_bytes"], 0)
+            seconds = statistics.median(other["timing"]["samples_s"])
+            assert other["algbw_gb_per_s"] == near(other["size_bytes"] / seconds / 1e9)
+
+
+def test_wrong_elements_of_either_way_count():
+    part = {"allreduce": {"rows": [{"wrong_elements": 1, "out_of_place": {"wrong_elements": 2}}]}, "pairs": {}}
+    assert suite.wrong_elements([part, None, {"ddp": {"wrong_elements": 4}, "source": "tiny"}]) == 7
 
 
 def test_the_pair_matrix(full):
@@ -234,13 +252,13 @@ def test_a_model_that_is_not_its_formula_is_an_error(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64, 200, 512])
 def test_sums_of_the_test_data_are_exact(ranks, dtype):
-    tensors = [comm.values(r, 4096, world(ranks), DTYPES[dtype], 1, ranks) for r in range(ranks)]
+    tensors = [operations.values(r, 4096, world(ranks), DTYPES[dtype], 1, ranks) for r in range(ranks)]
     exact = sum(values.to(torch.int64) for values in tensors)
     total = torch.zeros(4096, dtype=DTYPES[dtype])
     for values in tensors:
         total += values
     assert torch.equal(total.to(torch.int64), exact)
-    assert exact.max() <= comm.EXACT
+    assert exact.max() <= operations.EXACT
     assert len(exact.unique()) > 1
 
 
@@ -259,15 +277,18 @@ def swap_blocks(out):
 
 #: name -> the function, and what goes wrong with its result; each went unnoticed with values of (index + rank) mod 8
 DAMAGE = {
-    "all elements shuffled": (comm.allreduce, lambda out: out.copy_(out[torch.randperm(len(out))])),
-    "all elements shifted by 8": (comm.allreduce, lambda out: out.copy_(out.roll(8))),
-    "blocks 0 and 8 swapped": (comm.allgather, swap_blocks),
-    "shifted by 8 elements": (comm.transfer((0, 1)), lambda out: out.copy_(out.roll(8))),
+    "all elements shuffled": (operations.allreduce, lambda out: out.copy_(out[torch.randperm(len(out))])),
+    "all elements shifted by 8": (operations.allreduce, lambda out: out.copy_(out.roll(8))),
+    "blocks 0 and 8 swapped": (operations.allgather, swap_blocks),
+    "shifted by 8 elements": (operations.transfer((0, 1)), lambda out: out.copy_(out.roll(8))),
 }
 
 
-BLIND = [(kind, ranks) for kind, (make, _) in DAMAGE.items() for ranks in (8, 16, 32, 256, 512)
-         if (make is comm.allreduce and ranks <= 32) or (make is not comm.allreduce and ranks > 8)]  # fmt: skip
+BLIND = [
+    (kind, ranks)
+    for kind, (make, _) in DAMAGE.items()
+    for ranks in ((8, 16, 32) if make is operations.allreduce else (16, 32, 256, 512))
+]
 
 
 @pytest.mark.parametrize(("kind", "ranks"), BLIND)
@@ -280,7 +301,7 @@ def test_no_number_of_ranks_makes_the_check_blind(kind, ranks):
 
 
 def test_a_result_of_another_repetition_is_wrong():
-    (first, result), (_, stale) = (prepared(comm.allreduce, 8, 0, repetition) for repetition in (0, 1))
+    (first, result), (_, stale) = (prepared(operations.allreduce, 8, 0, repetition) for repetition in (0, 1))
     result.copy_(stale)
     assert comm.wrong_elements([first]) > 64
 
@@ -289,7 +310,7 @@ def test_wrong_elements_are_counted():
     good = torch.arange(10.0)
     bad = good.clone()
     bad[3:5] = -1
-    slots = [comm.Prepared(timing.nothing, timing.nothing, [(out, good)]) for out in (good, bad, bad)]
+    slots = [operations.Prepared(timing.nothing, timing.nothing, [(out, good)]) for out in (good, bad, bad)]
     assert comm.wrong_elements(slots) == 4
 
 
@@ -411,7 +432,7 @@ def test_the_figures_in_the_readme_are_those_of_their_records():
 def measured(data):
     """The lines of the README's tables of measured figures, from a record."""
     parts = data["results"]
-    for name in [*comm.COLLECTIVES, *comm.TRANSFERS]:
+    for name in [*operations.COLLECTIVES, *operations.TRANSFERS]:
         part = parts["communication"][name]
         if fit := part.get("fit"):
             last = part["rows"][-1]

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.core import results
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, BadInput
-from benchmarks.distributed import suite
+from benchmarks.distributed import recording, suite
 from tests.support.launches import SMALL, launcher, only_record
 from tests.support.processes import alive, wait_until
 
@@ -31,6 +31,12 @@ BAD = {
     "negative warm-up": (["--warmup", "-1"], "--warmup -1: at least 0"),
     "no batch": (["--batch-size", "0"], "--batch-size 0: at least 1"),
     "a wrong budget": (["--memory-budget", "lots"], "--memory-budget lots: not a size"),
+    "graphs without a GPU": (["--cuda-graph"], "--cuda-graph captures the work of a GPU, and gloo runs on CPUs"),
+    "a replay without a file": (["--benchmark", "replay"], "give the recorded collectives with --replay FILE"),
+    "a file that is not there": (["--replay", "/nowhere"], "--replay /nowhere: No such file or directory"),
+    "a record without a step": (["--benchmark", "comm", "--record", "x"], "only the training has a step to record"),
+    "a record that exists": (["--record", __file__], "File exists"),
+    "a record nowhere": (["--record", "/nowhere/x"], "cannot write to /nowhere"),
     "an unknown flag": (["--frobnicate"], "unrecognized arguments: --frobnicate (see --help)"),
 }
 
@@ -127,15 +133,20 @@ def faulty(folder, action="pass", patch="training.doubled = doubled"):
 
 def test_a_broken_collective_is_found(launch, tmp_path):
     script = faulty(tmp_path, patch="dist.all_reduce = wrong_reduce")
-    process = launch("--benchmark", "comm", *SMALL, "--output-dir", tmp_path / "out", script=script)
+    reduced = {"op": "allreduce", "bytes": 1024, "dtype": "fp32", "group": [0, 1]}
+    recording.write(tmp_path / "step", 2, "a test", {"ddp": {"left_out": {}, "collectives": 2 * [reduced]}})
+    words = ["--benchmark", "comm", "--replay", tmp_path / "step", *SMALL]
+    process = launch(*words, "--output-dir", tmp_path / "out", script=script)
     assert process.end() == FAILED
     data = only_record(tmp_path / "out")[1]
     part = data["results"]["communication"]
     # 4 rounds of one operation alone and three in a queue: every result was checked
     assert [row["wrong_elements"] for row in part["allreduce"]["rows"]] == [8, 8]
+    assert [row["out_of_place"]["wrong_elements"] for row in part["allreduce"]["rows"]] == [8, 8]
     assert [row["wrong_elements"] for row in part["allgather"]["rows"]] == [0, 0]
+    assert data["results"]["replay"]["ddp"]["wrong_elements"] == 4  # one of the two in each of 4 steps
     assert "wrong_elements" in {reason["code"] for reason in data["verdict"]["reasons"]}
-    assert "16 elements of the results of collectives are wrong" in process.output
+    assert "36 elements of the results of collectives are wrong" in process.output
 
 
 @pytest.mark.long

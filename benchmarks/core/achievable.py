@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -13,6 +15,9 @@ SIDES, ITERS = (1024, 2048, 4096, 8192, 16384), 10
 #: a product may use this share of the free memory
 SHARE = 0.25
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FP8 = {"fp8": torch.float8_e4m3fn}
+
+Shape = tuple[int, int, int]
 
 
 @lru_cache(maxsize=8)
@@ -20,23 +25,42 @@ def peak(device: torch.device, dtype: str, sides: tuple[int, ...] = SIDES) -> tu
     """FLOP/s of the fastest square product, and where the figure comes from; None for a dtype without products."""
     if dtype not in DTYPES:
         return None
-    rates = {side: _rate(device, dtype, side) for side in sides if _fits(device, dtype, side)}
+    shapes: dict[int, Shape] = {side: (side, side, side) for side in sides}
+    rates = {side: _rate(device, dtype, shape) for side, shape in shapes.items() if fits(device, dtype, shape)}
     best = max(rates, key=lambda side: rates[side])
     return rates[best], f"measured here: a {dtype} product of {best} x {best}, the fastest of {len(rates)} sizes"
 
 
-def _fits(device: torch.device, dtype: str, side: int) -> bool:
+def fits(device: torch.device, dtype: str, shape: Shape) -> bool:
+    m, n, k = shape
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")
-    return 3 * side * side * DTYPES[dtype].itemsize <= SHARE * free
+    return (m * k + k * n + m * n) * (DTYPES | FP8)[dtype].itemsize <= SHARE * free
 
 
-def _rate(device: torch.device, dtype: str, side: int) -> float:
-    """Random numbers: products of zeros take less power, and are faster."""
-    a, b = (torch.randn(side, side, device=device).to(DTYPES[dtype]) for _ in range(2))
-    before = torch.get_float32_matmul_precision()
+def _rate(device: torch.device, dtype: str, shape: Shape) -> float:
+    m, n, k = shape
+    return 2 * m * n * k / timing.percentile(seconds(device, dtype, shape, ITERS), 50)
+
+
+def seconds(device: torch.device, dtype: str, shape: Shape, iters: int) -> list[float]:
+    """Of each of some products of (m, k) and (k, n)."""
+    act = product(device, dtype, shape)
+    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
-        seconds = timing.measure(lambda: a @ b, warmup=2, iters=ITERS, device=device, events=True)
+        return timing.measure(act, warmup=2, iters=iters, device=device, events=True)
     finally:
-        torch.set_float32_matmul_precision(before)
-    return 2 * side**3 / timing.percentile(seconds, 50)
+        torch.set_float32_matmul_precision(precision)
+
+
+def product(device: torch.device, dtype: str, shape: Shape) -> Callable[[], Any]:
+    """Random numbers: products of zeros take less power, and are faster."""
+    m, n, k = shape
+    if dtype in FP8:
+        # the second operand of an fp8 product is stored by columns, and each has a scale
+        a, b = (torch.randn(rows, k, device=device).to(FP8[dtype]) for rows in (m, n))
+        one = torch.ones((), device=device)
+        return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    a, b = torch.randn(m, k, device=device).to(DTYPES[dtype]), torch.randn(k, n, device=device).to(DTYPES[dtype])
+    out = torch.empty(m, n, device=device, dtype=DTYPES[dtype])
+    return lambda: torch.mm(a, b, out=out)

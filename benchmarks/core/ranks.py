@@ -66,6 +66,8 @@ class World:
     store: Any = None
     #: a group over CPUs, for communication between ranks beside the measured operations
     control: Any = None
+    #: the group of the measured operations, if it is not that of all ranks
+    group: Any = None
     #: one entry per rank: host, GPU and process
     members: list[dict[str, Any]] = field(default_factory=list)
     #: the number of ranks this process leads: all of them if one process leads the others

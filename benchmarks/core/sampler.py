@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.core import health, processor
+from benchmarks.core.curves import curves
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PERIOD = 0.1
@@ -63,6 +64,8 @@ class Sampler:
         #: one summary per card after the block; None if NVML or nvidia-ml-py is missing
         self.cards: list[dict[str, Any]] | None = None
         self.why: str | None = None if self.uuids else "no GPU"
+        #: clock, power and temperature over time, one object per card
+        self.curves: list[dict[str, Any]] = []
 
     def __enter__(self) -> Sampler:
         if self.uuids:
@@ -94,7 +97,9 @@ class Sampler:
             self._process.kill()
             self._process.wait()
         self._lines.seek(0)
-        self.cards, self.why = read(self._lines.read().splitlines(), self.pids)
+        lines = self._lines.read().splitlines()
+        self.cards, self.why = read(lines, self.pids)
+        self.curves = curves(lines)
         self._lines.close()
 
 
@@ -109,6 +114,8 @@ class Watch:
         self._sampler = Sampler(cards if world.local_rank == 0 else [], self._pids)
         #: one summary per card on every rank after the block; None without NVML
         self.cards: list[dict[str, Any]] | None = None
+        #: those of all cards over time
+        self.curves: list[dict[str, Any]] = []
         #: the largest shares of a node's processor time that other programs used, and that a hypervisor took
         self.processor: dict[str, float] | None = None
 
@@ -121,9 +128,10 @@ class Watch:
         shares = processor.shares(self._before, processor.read(self._pids), os.cpu_count() or 1)
         self._sampler.__exit__()
         if kind is None:  # a rank that failed collects nothing
-            everyone = self.world.gather((self._sampler.cards, shares))
-            self.cards = [card for cards, _ in everyone for card in cards or []] or None
-            known = [each for _, each in everyone if each]
+            everyone = self.world.gather((self._sampler.cards, shares, self._sampler.curves))
+            self.cards = [card for cards, _, _ in everyone for card in cards or []] or None
+            self.curves = [curve for _, _, curves_there in everyone for curve in curves_there]
+            known = [each for _, each, _ in everyone if each]
             self.processor = {key: max(each[key] for each in known) for key in known[0]} if known else None
 
     def facts(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-WIDTH = 140
+WIDTH = 150
 
 
 def cell(value: Any) -> str:

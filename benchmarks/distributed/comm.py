@@ -1,25 +1,24 @@
 """Collectives and point-to-point transfers: time, bandwidth, exactness, and the fit of a sweep of sizes.
 
-A row of `COLLECTIVES` creates the operation on buffers of S bytes (S as nccl-tests defines it: the larger of what a
-rank sends and receives) and its exact result. Each of several slots has its own data and buffers. A round runs every
-slot once, timed, and then compares all results element by element: so the result of every timed iteration is checked.
+Each of several slots has its own data and buffers (``operations.py``). A round runs every slot once, timed, and then
+compares all results element by element: so the result of every timed iteration is checked. Operations that can run in
+place and out of place are measured both ways.
 
 Two times are measured. *Back to back*, as nccl-tests does: the operations of a round are queued one after the other.
 Bandwidths and the fit come from this one. *One at a time*: the ranks start together and the device is idle before; this
 contains the launch, which for small messages takes longer than the transfer. The time of the launch itself is that of
-the host, for one call of a queue.
+the host, for one call of a queue. With ``--cuda-graph`` the queue of a round is one CUDA graph, and a single operation
+another; the launch is then that of the graph, divided by its operations.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from benchmarks.core import formulas, outliers, timing, verdict
 from benchmarks.core.environment import device_name
@@ -28,11 +27,8 @@ from benchmarks.core.ranks import World
 from benchmarks.core.trainer import DTYPES
 from benchmarks.distributed import expected
 from benchmarks.distributed.algorithms import Algorithms
+from benchmarks.distributed.operations import COLLECTIVES, TRANSFERS, Make, Prepared, transfer
 
-#: every integer up to this is exact in each of the dtypes, the largest value, and the ranks that add to one element
-EXACT, LARGEST, ADDENDS = 256, 7, 128
-#: elements made at a time
-CHUNK = 2**24
 #: slots of a row, and the most bytes of a row's messages in all of them; on a CPU a call ends with its operation
 SLOTS, SLOT_BYTES = {"cuda": 17, "cpu": 3}, 64 * 2**20
 #: a matrix of all pairs grows with the square of the ranks; beyond this only neighbours are measured
@@ -43,129 +39,14 @@ RULES = ["shared_gpu", "cv", "wrong_elements"]
 ALONE = ["wrong_elements"]
 
 
-def values(rank: int, count: int, world: World, dtype: torch.dtype, repetition: int = 0, addends: int = 1) -> Any:
-    """Small integers from a hash of rank, index and repetition; their sum over ``addends`` ranks is exact in any order.
-
-    If many ranks add up, an element is zero on all but every ``share``-th rank.
-    """
-    share = math.ceil(addends / ADDENDS)
-    largest = min(LARGEST, EXACT // math.ceil(addends / share))
-    out = torch.empty(count, dtype=dtype, device=world.device)
-    for start in range(0, count, CHUNK):
-        index = torch.arange(start, min(count, start + CHUNK), device=world.device)
-        numbers = _mixed(index + (rank << 40) + (repetition << 52)) % (largest + 1)
-        if share > 1:
-            numbers *= (_mixed(index + (repetition << 52)) + rank) % share == 0
-        out[start : start + CHUNK] = numbers
-    return out
-
-
-def _mixed(keys: torch.Tensor) -> torch.Tensor:
-    """The hash of splitmix64, without its sign. Products wrap around; the masks make its shifts unsigned."""
-    x = keys * -7046029254386353131
-    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
-    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
-    return (x ^ ((x >> 31) & 0x1FFFFFFFF)) & 0x7FFFFFFFFFFFFFFF
-
-
-@dataclass
-class Prepared:
-    """One operation on its buffers."""
-
-    run: Callable[[], Any]
-    #: restores what the operation overwrote, outside the timed part
-    restore: Callable[[], Any]
-    #: pairs of a result and its exact value; empty on a rank that receives nothing
-    results: list[tuple[torch.Tensor, torch.Tensor]]
-
-
-#: (world, elements, dtype, repetition) -> the operation on data of its own
-Make = Callable[[World, int, torch.dtype, int], Prepared]
-
-
-def allreduce(world: World, count: int, dtype: torch.dtype, repetition: int) -> Prepared:
-    source, total = _summed(world, count, dtype, repetition)
-    buffer = source.clone()
-    return Prepared(lambda: dist.all_reduce(buffer), lambda: buffer.copy_(source), [(buffer, total)])
-
-
-def _summed(world: World, count: int, dtype: torch.dtype, repetition: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's values, and the sum of all ranks'."""
-    of = lambda rank: values(rank, count, world, dtype, repetition, world.size)
-    own = of(world.rank)
-    return own, sum((of(rank) for rank in range(world.size)), torch.zeros_like(own))
-
-
-def _out(world: World, count: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.full((count,), -1, dtype=dtype, device=world.device)
-
-
-def allgather(world: World, count: int, dtype: torch.dtype, repetition: int) -> Prepared:
-    blocks = [values(r, count // world.size, world, dtype, repetition) for r in range(world.size)]
-    source, out = blocks[world.rank].clone(), _out(world, count, dtype)
-    # torch 2.13 changed the name
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    return Prepared(lambda: gather(out, source), lambda: out.fill_(-1), [(out, torch.cat(blocks))])
-
-
-def reducescatter(world: World, count: int, dtype: torch.dtype, repetition: int) -> Prepared:
-    source, total = _summed(world, count, dtype, repetition)
-    expected = total.chunk(world.size)[world.rank].clone()
-    out = _out(world, count // world.size, dtype)
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return Prepared(lambda: scatter(out, source), lambda: out.fill_(-1), [(out, expected)])
-
-
-def alltoall(world: World, count: int, dtype: torch.dtype, repetition: int) -> Prepared:
-    of = lambda rank: values(rank, count, world, dtype, repetition)
-    source, out = of(world.rank), _out(world, count, dtype)
-    expected = torch.cat([of(rank).chunk(world.size)[world.rank] for rank in range(world.size)])
-    return Prepared(lambda: dist.all_to_all_single(out, source), lambda: out.fill_(-1), [(out, expected)])
-
-
-def broadcast(world: World, count: int, dtype: torch.dtype, repetition: int) -> Prepared:
-    source, expected = (values(rank, count, world, dtype, repetition) for rank in (world.rank, 0))
-    buffer = source.clone()
-    return Prepared(lambda: dist.broadcast(buffer, 0), lambda: buffer.copy_(source), [(buffer, expected)])
-
-
-def transfer(*pairs: tuple[int, int]) -> Make:
-    """From the first of each pair of ranks to the second, all pairs at once; the other ranks do nothing."""
-
-    def make(world: World, count: int, dtype: torch.dtype, repetition: int) -> Prepared:
-        of = lambda rank: values(rank, count, world, dtype, repetition)
-        source = of(world.rank)
-        outs = {a: _out(world, count, dtype) for a, b in pairs if b == world.rank}
-
-        def run() -> None:
-            sends = [dist.P2POp(dist.isend, source, b) for a, b in pairs if a == world.rank]
-            receives = [dist.P2POp(dist.irecv, out, a) for a, out in outs.items()]
-            for request in dist.batch_isend_irecv(sends + receives) if sends or receives else []:
-                request.wait()
-
-        results = [(out, of(a)) for a, out in outs.items()]
-        return Prepared(run, lambda: [out.fill_(-1) for out in outs.values()], results)
-
-    return make
-
-
-#: name -> its function; transfers need two ranks
-COLLECTIVES: dict[str, Make] = {
-    "allreduce": allreduce,
-    "allgather": allgather,
-    "reducescatter": reducescatter,
-    "alltoall": alltoall,
-    "broadcast": broadcast,
-}
-TRANSFERS: dict[str, Make] = {"p2p": transfer((0, 1)), "p2p_bidirectional": transfer((0, 1), (1, 0))}
-
-
 @dataclass(frozen=True)
 class Plan:
     sizes: Sequence[int]
     warmup: int
     iters: int
     dtype: str
+    #: capture the operations in CUDA graphs
+    graphs: bool = False
 
 
 def elements(size: int, ranks: int, dtype: torch.dtype) -> int:
@@ -174,7 +55,7 @@ def elements(size: int, ranks: int, dtype: torch.dtype) -> int:
 
 
 def measure(world: World, name: str, make: Make, size: int, plan: Plan) -> dict[str, Any]:
-    """One row: warmed up at this size, timed in both ways, and every timed result checked."""
+    """One row: warmed up at this size, timed back to back and one at a time, and every timed result checked."""
     dtype = DTYPES[plan.dtype]
     count = elements(size, world.size, dtype)
     actual = count * dtype.itemsize
@@ -200,20 +81,32 @@ def measure(world: World, name: str, make: Make, size: int, plan: Plan) -> dict[
     }
 
 
+def both_ways(world: World, name: str, ways: dict[str, Make], size: int, plan: Plan) -> dict[str, Any]:
+    """The row of the first way, and within it that of the other one, under its name."""
+    rows = {way: measure(world, name, make, size, plan) for way, make in ways.items()}
+    (way, row), *others = rows.items()
+    judged = verdict.together(each["verdict"] for each in rows.values())
+    return row | {"buffers": way, "verdict": judged} | {other.replace(" ", "_"): each for other, each in others}
+
+
 def rounds(world: World, slots: list[Prepared], plan: Plan) -> tuple[list[float], list[float], float, int]:
     """This rank's seconds one at a time and back to back, of a launch, and the wrong elements of all timed results."""
     single: list[float] = []
     queued: list[tuple[float, float]] = []
     wrong = torch.zeros((), dtype=torch.int64, device=world.device)
-    for number in range(plan.warmup):
+    # a capture must not be the first time
+    for number in range(max(plan.warmup, plan.graphs)):
         slots[number % len(slots)].run()
+    queue = captured(lambda: run_all(slots[1:])) if plan.graphs else lambda: run_all(slots[1:])
+    if plan.graphs:
+        slots = [replace(slot, run=captured(slot.run)) for slot in slots]
     restore(slots)
     for number in range(plan.iters):
         alone = slots[number % len(slots)]
         single.append(one_at_a_time(world, alone))
         wrong += wrong_elements([alone])
         alone.restore()
-        queued.append(back_to_back(world, slots))
+        queued.append(back_to_back(world, slots[0], queue, len(slots) - 1))
         wrong += wrong_elements(slots)
         restore(slots)
     seconds, launches = zip(*queued, strict=True)
@@ -224,20 +117,35 @@ def one_at_a_time(world: World, slot: Prepared) -> float:
     return timing.measure(slot.run, warmup=0, iters=1, device=world.device, before=world.barrier, events=True)[0]
 
 
-def back_to_back(world: World, slots: list[Prepared]) -> tuple[float, float]:
-    """Seconds of one operation of a queue, and of the host for one call. The first one only makes the device busy."""
-    first, *others = slots
+def back_to_back(world: World, first: Prepared, queue: Callable[[], Any], count: int) -> tuple[float, float]:
+    """Seconds of one of the ``count`` operations of a queue, and of the host for one call.
+
+    The first operation, which is not timed, only makes the device busy.
+    """
     world.barrier()
     timing.synchronize(world.device)
     first.run()
     marks = [timing.mark(world.device)]
     started = time.perf_counter()
-    for slot in others:
-        slot.run()
+    queue()
     launch = time.perf_counter() - started
     marks.append(timing.mark(world.device))
     timing.synchronize(world.device)
-    return timing.between(*marks) / len(others), launch / len(others)
+    return timing.between(*marks) / count, launch / count
+
+
+def run_all(slots: Sequence[Prepared]) -> None:
+    for slot in slots:
+        slot.run()
+
+
+def captured(act: Callable[[], Any]) -> Callable[[], Any]:
+    """The kernels of an action as one CUDA graph: every rank must capture the same operations."""
+    graph: Any = torch.cuda.CUDAGraph()
+    # NCCL's own threads may call CUDA meanwhile
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        act()
+    return graph.replay  # type: ignore[no-any-return]
 
 
 def restore(slots: list[Prepared]) -> None:
@@ -250,11 +158,13 @@ def wrong_elements(slots: list[Prepared]) -> Any:
     return sum((result != expected).sum() for slot in slots for result, expected in slot.results)
 
 
-def sweep(world: World, name: str, make: Make, plan: Plan, bar: Progress, logs: Algorithms) -> dict[str, Any]:
+def sweep(
+    world: World, name: str, ways: dict[str, Make], plan: Plan, bar: Progress, logs: Algorithms
+) -> dict[str, Any]:
     """All sizes of one operation, and their fit."""
     rows = []
     for size in plan.sizes:
-        rows.append({**measure(world, name, make, size, plan), "algorithm": logs.since_last()})
+        rows.append({**both_ways(world, name, ways, size, plan), "algorithm": logs.since_last()})
         bar.step(f"{name} {size}")
     return {"rows": rows, "fit": fitted(rows) if world.size > 1 else None}
 
@@ -298,9 +208,10 @@ def run(world: World, plan: Plan, put: Callable[..., None], logs: Algorithms) ->
     measured: dict[str, Any] = {}
     put("backend", world.backend)
     put("dtype", plan.dtype)
+    put("cuda_graphs", plan.graphs)
     with Progress("communication", many, rank=world.rank) as bar:
-        for name, make in {**COLLECTIVES, **moves}.items():
-            measured[name] = sweep(world, name, make, plan, bar, logs)
+        for name, ways in {**COLLECTIVES, **moves}.items():
+            measured[name] = sweep(world, name, ways, plan, bar, logs)
             put(name, measured[name])
         for name in () if moves else TRANSFERS:
             put(name, {"skipped": "a transfer needs two ranks"})

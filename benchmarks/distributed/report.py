@@ -8,11 +8,13 @@ from typing import Any
 
 from benchmarks.core import plots, results, tables
 from benchmarks.core.formulas import GIB
-from benchmarks.distributed.comm import COLLECTIVES, TRANSFERS
+from benchmarks.distributed.operations import COLLECTIVES, IN_PLACE, OUT_OF_PLACE, TRANSFERS
 
 Part = dict[str, Any]
 Table = tuple[str, list[str], list[list[Any]]]
 MIB = 2**20
+#: in the table
+PLACES = {IN_PLACE: "in", OUT_OF_PLACE: "out"}
 TITLE = "Communication back to back, as nccl-tests; single: one at a time, from an idle device (GB = 1e9 bytes)"
 
 
@@ -34,11 +36,11 @@ def percent(share: float | None) -> str:
 
 def communication(part: Part) -> Iterator[Table]:
     columns = [
-        *("operation", "size", "p50 us", "p95 us", "CV", "single us", "launch us"),
+        *("operation", "place", "size", "p50 us", "p95 us", "CV", "single us", "launch us"),
         *("algbw GB/s", "busbw GB/s", "wrong", "algorithm"),
     ]
     swept = [name for name in [*COLLECTIVES, *TRANSFERS] if "rows" in part.get(name, {})]
-    yield TITLE, columns, [_comm_row(name, r) for name in swept for r in part[name]["rows"]]
+    yield TITLE, columns, [_comm_row(name, r) for name in swept for row in part[name]["rows"] for r in ways(row)]
     columns = ["operation", "alpha us", "beta GB/s", "half of it at", "R2", "pieces", "valid"]
     yield "t = alpha + S/beta", columns, [_fit_row(name, part[name]["fit"]) for name in swept if part[name]["fit"]]
     if "gb_per_s" in part.get("pairs", {}):
@@ -51,11 +53,27 @@ def communication(part: Part) -> Iterator[Table]:
     yield "Bus bandwidth", ["operation", "expected GB/s", "measured GB/s", "ratio", "source of the expected"], rows
 
 
+def ways(row: Part) -> Iterator[Part]:
+    """The row in each way in which it was measured: in place, out of place."""
+    yield row
+    for key in ("in_place", "out_of_place"):
+        if key in row:
+            yield row[key] | {"buffers": key.replace("_", " "), "algorithm": row["algorithm"]}
+
+
 def _comm_row(name: str, row: Part) -> list[Any]:
     time = row["timing"]
     times = [row["latency_us"], time["p95_s"] * 1e6, percent(time["cv"]), row["single_us"], row["launch_us"]]
     bandwidths = [row["algbw_gb_per_s"], row["busbw_gb_per_s"]]
-    return [name, size(row["size_bytes"]), *times, *bandwidths, row["wrong_elements"], row["algorithm"]]
+    return [
+        name,
+        PLACES.get(row.get("buffers", ""), "–"),
+        size(row["size_bytes"]),
+        *times,
+        *bandwidths,
+        row["wrong_elements"],
+        row["algorithm"],
+    ]
 
 
 def _fit_row(name: str, fit: Part) -> list[Any]:
@@ -122,11 +140,25 @@ def scaling(part: Part) -> Iterator[Table]:
     yield "Scaling", columns, rows
 
 
+def replay(part: Part) -> Iterator[Table]:
+    columns = ["step", "operation", "dtype", "ranks", "count", "bytes", "step p50 ms", "CV", "wrong"]
+    rows: list[list[Any]] = []
+    for name, step in part.items():
+        if isinstance(step, dict) and "by_operation" in step:
+            time = step["timing"]
+            figures = [time["p50_s"] * 1e3, percent(time["cv"]), step["wrong_elements"]]
+            rows.append([name, "all", "", "", step["collectives"], size(step["bytes"]), *figures])
+            kinds = [[o["op"], o["dtype"], o["ranks"], o["count"], size(o["bytes"])] for o in step["by_operation"]]
+            rows += [["", *kind, "", "", ""] for kind in kinds]
+    yield f"Replay of the collectives of a step ({part['source']})", columns, rows
+
+
 TABLES: dict[str, Callable[[Part], Iterator[Table]]] = {
     "communication": communication,
     "training": training,
     "memory": memory,
     "scaling": scaling,
+    "replay": replay,
 }
 
 
@@ -165,11 +197,16 @@ def plot_scaling(part: Part, stem: str) -> None:
     plots.lines(pathlib.Path(f"{stem}_scaling.png"), "Scaling efficiency", "ranks", "%", lines)
 
 
+def plot_nothing(part: Part, stem: str) -> None:
+    pass
+
+
 PLOTS: dict[str, Callable[[Part, str], None]] = {
     "communication": plot_communication,
     "training": plot_training,
     "memory": plot_memory,
     "scaling": plot_scaling,
+    "replay": plot_nothing,
 }
 
 

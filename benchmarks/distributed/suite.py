@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from benchmarks.core import environment, outliers, ranks, results, verdict
 from benchmarks.core.ranks import BadInput, Guard, World
 from benchmarks.core.sampler import Watch
 from benchmarks.core.trainer import DTYPES
-from benchmarks.distributed import algorithms, comm, memory, report, scaling, training
+from benchmarks.distributed import algorithms, comm, memory, recording, replay, report, scaling, training
 from benchmarks.distributed import distributed_benchmarks as script
 from benchmarks.distributed.models import SHAPES
 from benchmarks.distributed.plans import Plan
@@ -29,7 +31,7 @@ SIZES = {
 DTYPE = {"cuda": "bf16", "cpu": "fp32"}
 MODEL = {"cuda": "gpt2", "cpu": "tiny"}
 #: the name of a part on the command line -> in the record
-PARTS = {"comm": "communication", "training": "training", "memory": "memory", "scaling": "scaling"}
+PARTS = {"comm": "communication", "training": "training", "memory": "memory", "scaling": "scaling", "replay": "replay"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,6 +61,9 @@ def parser() -> Parser:
     add("--model", choices=list(SHAPES), help=f"the transformer (default: gpt2 on a GPU, tiny on a CPU)\n{shapes}")
     add("--batch-size", type=int, help="samples a rank and step (default: the model's)")
     add("--memory-budget", metavar="SIZE", help="for the largest batch (default: the GPU's free memory; 512M on a CPU)")
+    add("--cuda-graph", action="store_true", help="capture collectives in CUDA graphs (comm and replay; needs a GPU)")
+    add("--record", metavar="FILE", help="write the collectives of one training step of each engine (training)")
+    add("--replay", metavar="FILE", help="run the collectives of such a file again, as a part of its own")
     add("--nccl-log", action="store_true", help="record NCCL's algorithm by its log, at the cost of a line a call")
     add("--seed", type=int, default=0, help="of models, data and bootstrap (default: 0)")
     return command_line
@@ -80,6 +85,8 @@ class Settings:
     comm: comm.Plan
     training: Plan
     memory_budget: int | None
+    record: str | None
+    replay: str | None
     output_dir: str
     nccl_log: bool
 
@@ -100,6 +107,8 @@ class Settings:
             "batch_size": plan.batch,
             "memory_budget_bytes": self.memory_budget,
             "nccl_log": self.nccl_log,
+            "cuda_graphs": self.comm.graphs,
+            "replay": self.replay and pathlib.PurePath(self.replay).name,
         }
 
 
@@ -121,16 +130,36 @@ def settings(words: Sequence[str]) -> Settings:
     dtype, model = options.dtype or DTYPE[device], options.model or MODEL[device]
     shape = SHAPES[model]
     return Settings(
-        parts=list(PARTS) if options.benchmark == "all" else [options.benchmark],
+        parts=parts(options, device),
         backend=backend,
-        comm=comm.Plan(sizes, options.warmup, options.iters, dtype),
+        comm=comm.Plan(sizes, options.warmup, options.iters, dtype, options.cuda_graph),
         training=Plan(
             model, shape, options.batch_size or shape.batch, dtype, options.warmup, options.iters, options.seed
         ),
         memory_budget=parse_size(options.memory_budget, "--memory-budget") if options.memory_budget else None,
+        record=options.record,
+        replay=options.replay,
         output_dir=options.output_dir,
         nccl_log=options.nccl_log,
     )
+
+
+def parts(options: argparse.Namespace, device: str) -> list[str]:
+    """The parts to run, and what their options need. A replay is run if there is a file of one."""
+    chosen = [part for part in PARTS if part != "replay"] if options.benchmark == "all" else [options.benchmark]
+    if options.replay and "replay" not in chosen:
+        chosen.append("replay")
+    if options.cuda_graph and device != "cuda":
+        raise BadInput("--cuda-graph captures the work of a GPU, and gloo runs on CPUs: leave it out, or use nccl")
+    if "replay" in chosen and not options.replay:
+        raise BadInput("--benchmark replay: give the recorded collectives with --replay FILE")
+    if options.replay:
+        recording.read(options.replay, int(os.environ.get("WORLD_SIZE", 1)))
+    if options.record and "training" not in chosen:
+        raise BadInput(f"--record {options.record}: only the training has a step to record; use --benchmark training")
+    if options.record:
+        recording.check_new(options.record)
+    return chosen
 
 
 class Run:
@@ -144,9 +173,10 @@ class Run:
         plan = chosen.training
         self._acts: dict[str, Callable[[Callable[..., None]], None]] = {
             "comm": lambda put: comm.run(world, chosen.comm, put, self.logs),
-            "training": lambda put: training.run(world, plan, put, fit()),
+            "training": lambda put: training.run(world, plan, put, fit(), chosen.record),
             "memory": lambda put: memory.run(world, plan, put, chosen.memory_budget),
             "scaling": lambda put: scaling.run(world, plan, put),
+            "replay": lambda put: replay.run(world, chosen.comm, put, str(chosen.replay)),
         }
 
     def part(self, name: str) -> None:
@@ -166,9 +196,14 @@ class Run:
         put("verdict", verdict.together([machine, *results.verdicts(part)]))
 
     def wrong_elements(self) -> int:
-        parts = self.results.get("communication", {}).values()
-        rows = [row for part in parts if isinstance(part, dict) for row in [part, *part.get("rows", [])]]
-        return sum(row.get("wrong_elements", 0) for row in rows)
+        return wrong_elements([self.results.get(name) for name in ("communication", "replay")])
+
+
+def wrong_elements(value: Any) -> int:
+    """The sum over all results within a value."""
+    if isinstance(value, dict):
+        return value.get("wrong_elements", 0) + wrong_elements(list(value.values()))
+    return sum(map(wrong_elements, value)) if isinstance(value, list) else 0
 
 
 ADVICE = {
@@ -176,6 +211,7 @@ ADVICE = {
     "training": "give a smaller --batch-size or --model",
     "memory": "give a smaller --batch-size or --model",
     "scaling": "give a smaller --batch-size or --model",
+    "replay": "record a smaller --model",
 }
 
 

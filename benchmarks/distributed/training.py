@@ -19,7 +19,7 @@ from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World
 from benchmarks.core.sampler import Watch
 from benchmarks.core.trainer import Steps, series
-from benchmarks.distributed import comm
+from benchmarks.distributed import comm, operations, recording
 from benchmarks.distributed.plans import Plan
 from benchmarks.distributed.trainer import batches, trainer
 
@@ -134,7 +134,7 @@ def short_sweep(world: World, plan: Plan, sizes: Sequence[int]) -> dict[str, Any
     low, high = min(min(sizes), max(sizes) // 1024), max(sizes)
     swept = [round(low * (high / low) ** (k / (SWEEP - 1))) for k in range(SWEEP)]
     sweep = comm.Plan(swept, warmup=3, iters=max(5, plan.iters // 2), dtype="fp32")
-    rows = [comm.measure(world, "allreduce", comm.allreduce, size, sweep) for size in swept]
+    rows = [comm.measure(world, "allreduce", operations.allreduce, size, sweep) for size in swept]
     return comm.fitted(rows)
 
 
@@ -154,7 +154,28 @@ def doubled(world: World, plan: Plan) -> dict[str, Any] | None:
         own.close()
 
 
-def run(world: World, plan: Plan, put: Callable[..., None], fit: dict[str, Any] | None) -> None:
+def recorded(world: World, plan: Plan, engine: str) -> dict[str, Any]:
+    """The collectives of one step, after two others: DDP orders its buckets after the first one."""
+    own = trainer(world, plan, engine)
+    loader = batches(world, plan, own)
+    series(own, 2, loader.first(2))
+    with recording.Recorder() as recorder:
+        own.step(loader.make(0))
+    own.close()
+    entries, left_out = zip(*world.gather((recorder.entries, dict(recorder.left_out))), strict=True)
+    return {"left_out": left_out[0], "collectives": recording.merged(entries)}
+
+
+def record_steps(world: World, plan: Plan, path: str) -> None:
+    steps = {engine: recorded(world, plan, engine) for engine in ("ddp", "fsdp")}
+    if world.first:
+        source = f"{plan.model}, {plan.dtype}, {plan.batch} samples a rank"
+        recording.write(path, world.size, source, steps)
+
+
+def run(
+    world: World, plan: Plan, put: Callable[..., None], fit: dict[str, Any] | None, record: str | None = None
+) -> None:
     """Run every engine and put it into the record as soon as it is complete."""
     put("model", describe(plan))
     with Progress("training", 4, rank=world.rank) as bar:
@@ -166,6 +187,8 @@ def run(world: World, plan: Plan, put: Callable[..., None], fit: dict[str, Any] 
         for engine in ("ddp", "fsdp"):
             put(engine, train(world, plan, engine, doubling))
             bar.step(engine)
+    if record:
+        record_steps(world, plan, record)
 
 
 def describe(plan: Plan) -> dict[str, Any]:

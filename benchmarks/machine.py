@@ -1,0 +1,147 @@
+"""Everything about a machine in one command, about 10 minutes with GPUs: ``python machine.py``.
+
+Matrix products by dtype, memory, the link to the host, a minute of load (``node/``), then all collectives and pairs,
+and training steps of each model (``distributed/``): one record each, written step by step, in a new folder. At the end
+``report.py`` makes a page of them. What fails or is interrupted leaves the records so far.
+Exit codes: 0 complete, 1 a step failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+if __name__ == "__main__":
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import torch
+
+from benchmarks.core import environment, results
+from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED
+from benchmarks.distributed.models import SHAPES
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SUITE = str(ROOT / "benchmarks" / "distributed" / "distributed_benchmarks.py")
+REPORT = ROOT / "benchmarks" / "report.py"
+#: models of a machine without a GPU, and of a quick run
+SMALL = {"cpu": ["tiny", "small"], "quick": ["tiny"]}
+#: bytes of a parameter in training: itself, its gradient and Adam's two moments, in fp32
+TRAINED = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    #: after torchrun's own options
+    words: list[str]
+
+
+def parser() -> argparse.ArgumentParser:
+    command_line = argparse.ArgumentParser("machine.py", description=(__doc__ or "").partition("\n")[0])
+    add = command_line.add_argument
+    add("--quick", action="store_true", help="small sizes and few iterations, for a first look; also without a GPU")
+    add("--ranks", type=int, help="processes (default: one for each GPU; 2 on a CPU)")
+    add("--output-dir", default="./results", help="where the folder of this run is made (default: ./results)")
+    return command_line
+
+
+def models(quick: bool, gpus: int) -> tuple[list[str], list[str]]:
+    """The models to train, and a line for each that one GPU cannot hold."""
+    if quick or not gpus:
+        return SMALL["quick" if quick else "cpu"], []
+    memory = torch.cuda.get_device_properties(0).total_memory
+    needed = {name: TRAINED * shape.parameters() for name, shape in SHAPES.items()}
+    lines = [
+        f"training {name}: skipped: parameters, gradients and moments need {size / 2**30:.1f} GiB, more than a GPU has"
+        for name, size in needed.items()
+        if size > memory
+    ]
+    return [name for name, size in needed.items() if size <= memory], lines
+
+
+def steps(quick: bool, chosen: Sequence[str], folder: pathlib.Path) -> list[Step]:
+    out = ["--output-dir", str(folder)]
+    comm = ["--sizes", "1K", "64K", "--warmup", "1", "--iters", "3"] if quick else ["--warmup", "5", "--iters", "20"]
+    train = ["--warmup", "1", "--iters", "3"] if quick else ["--warmup", "5", "--iters", "20"]
+    trainings = [Step(f"training {m}", [SUITE, "--benchmark", "training", "--model", m, *train, *out]) for m in chosen]
+    return [
+        Step(
+            "products, memory, host link, sustained", ["-m", "benchmarks.node", *(["--quick"] if quick else []), *out]
+        ),
+        Step("collectives and pairs", [SUITE, "--benchmark", "comm", *comm, *out]),
+        *trainings,
+    ]
+
+
+def run(step: Step, ranks: int) -> int:
+    """The exit code of one step, on so many ranks."""
+    words = (
+        step.words
+        if ranks == 1
+        else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *step.words]
+    )
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen([sys.executable, *words], env={**os.environ, "PYTHONPATH": path})
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        # the keyboard interrupts all processes of the terminal; this one closes its record first
+        process.wait()
+        raise
+
+
+def measure(options: argparse.Namespace, folder: pathlib.Path) -> list[str]:
+    """All steps in turn; the names of those that failed."""
+    gpus = torch.cuda.device_count()
+    ranks = options.ranks or gpus or 2
+    chosen, skipped = models(options.quick, gpus)
+    failed = []
+    for step in steps(options.quick, chosen, folder):
+        print(f"\n== {step.name} ({ranks} rank{'s' if ranks > 1 else ''})", flush=True)
+        begun = time.monotonic()
+        if code := run(step, ranks):
+            failed.append(f"{step.name}: exit code {code}")
+        print(f"== {step.name}: {time.monotonic() - begun:.0f} s", flush=True)
+    print("\n".join(skipped), end="\n" if skipped else "")
+    return failed
+
+
+def report(folder: pathlib.Path) -> None:
+    """The page of this run, where this checkout can make one; the paths of the records."""
+    records = sorted(folder.glob("*.json"))
+    print("\n== records", *map(str, records), sep="\n", flush=True)
+    if REPORT.exists() and records:
+        subprocess.run([sys.executable, str(REPORT), *map(str, records), "--output-dir", str(folder)], check=False)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(words)
+    if options.ranks is not None and options.ranks < 1:
+        print(f"error: --ranks {options.ranks}: at least 1", file=sys.stderr)
+        return BAD_INPUT
+    try:
+        folder = results.writable(
+            pathlib.Path(options.output_dir) / f"machine_{environment.utc_now().replace(':', '')}"
+        )
+    except results.Unwritable as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    try:
+        failed = measure(options, folder)
+    except KeyboardInterrupt:
+        report(folder)
+        return INTERRUPTED
+    report(folder)
+    for line in failed:
+        print(f"failed: {line}", file=sys.stderr)
+    return FAILED if failed else DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
