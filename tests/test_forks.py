@@ -136,6 +136,29 @@ def test_a_failure_is_part_of_the_snapshot(cluster: Cluster) -> None:
             state["wrong"].tolist()
 
 
+@pytest.mark.parametrize("recovery", [False, True])
+def test_what_a_snapshot_has_is_not_cancelled(recovery: bool) -> None:
+    """The tensor was freed after the snapshot, and nothing has run yet."""
+    cluster = Cluster(workers=0, backend="numpy")
+    with cluster.client() as session:
+        if recovery:
+            session.keep_program((0.0, 0.0))
+        x = gt.arange(3.0) + 1
+        taken, whole = gt.snapshot(x=x), gt.snapshot() if recovery else None
+        y = x * 2
+        del x, y
+        gt.cancel()
+        cluster.settle()
+        cluster.add_worker()
+        if whole is not None:
+            assert whole.wait()
+            cluster.add_worker()
+            kill_home(cluster)
+            assert (gt.ones(1) + 1).tolist() == [2]
+        else:
+            assert gt.fork(taken)["x"].tolist() == [1, 2, 3]
+
+
 # -- the end of a snapshot -----------------------------------------------------------------
 
 
