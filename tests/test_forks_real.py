@@ -1,4 +1,4 @@
-"""Forks with real processes: another session of the same user continues, after its client and the server were killed."""
+"""Forks with real processes: another session of the same user continues after a client and the server were killed."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ on, tensors with ids from FIRST_DISPATCHER_ID on, and
     DISCARD, transfer                  drop the chunks of this transfer; no instruction will use them
     LEAVE, group                       leave the group; no move will use it
     TRACE, request, begin              begin a trace; or end it, and send what was recorded
-    SNAPSHOT, number                   copy all tensors of the client (see `gt.worker.snapshots`)
-    KEEP, number, id                   copy one tensor (see `gt.worker.kept_tensors`); 0: it was the last one
+    SNAPSHOT, number                   copy all tensors of the client (see `gt.worker.recovery.snapshots`)
+    KEEP, number, id                   copy one tensor (see `gt.worker.recovery.kept_tensors`); 0: it was the last one
     RUN, fragment, section, base, dispatcher_base, inputs…, numbers…
                                        run a fragment from this section on; the dispatcher's ids count from
                                        ``dispatcher_base``

@@ -58,14 +58,14 @@ from gt.worker.failures import FailureRecorder
 from gt.worker.fragments import LinkedFragment
 from gt.worker.hot.levels import Levels
 from gt.worker.interpreter import Interpreter
-from gt.worker.kept_tensors import KeptTensors
 from gt.worker.linked import LinkedMove, LinkedSignature, link_definition
 from gt.worker.memory_account import MemoryAccount
 from gt.worker.mover import Mover
 from gt.worker.outbox import OutgoingMessage, WorkerOutbox
+from gt.worker.recovery.kept_tensors import KeptTensors
+from gt.worker.recovery.snapshot_store import NoSnapshots, SnapshotStore
 from gt.worker.replay import Replayer
 from gt.worker.replies import ValueReplies
-from gt.worker.snapshot_store import NoSnapshots, SnapshotStore
 from gt.worker.space import NO_TENSOR, ClientSpace, Failure
 from gt.worker.tracing import NoTrace, Tracer
 from gt.worker.uploads import UploadReceiver

@@ -19,7 +19,7 @@ from gt.worker.space import NO_TENSOR, ClientSpace, Failure
 
 
 @dataclass(slots=True)
-class _Part:
+class _KeptPart:
     account: MemoryAccount | None
     #: tensor -> its copy, or its failure
     copies: dict[int, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class KeptTensors:
     def __init__(self, engine: Engine, outbox: WorkerOutbox, failures: FailureRecorder) -> None:
         self._engine, self._outbox, self._failures = engine, outbox, failures
         #: snapshot -> what is here of it
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _KeptPart] = {}
         #: snapshots that are being taken -> the copies of them that their client has requested meanwhile
         self._waiting: dict[int, list[tuple[ClientSpace, CopyKept]]] = {}
 
@@ -40,7 +40,7 @@ class KeptTensors:
 
     def keep(self, space: ClientSpace, client: int, number: int, id: int) -> None:
         """Copy a tensor; 0: it was the last one. Raises DeviceBroken."""
-        part = self._parts.setdefault(number, _Part(space.account))
+        part = self._parts.setdefault(number, _KeptPart(space.account))
         if id == 0:
             if part.problem:
                 part.copies.clear()
