@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from tests.test_journal_real import Restarted
 from tests.test_tenants import new_token
 
@@ -24,6 +26,7 @@ FORK = """
 """
 
 
+@pytest.mark.long
 def test_a_session_continues_where_a_killed_one_has_stopped(stack: contextlib.ExitStack, tmp_path: Path) -> None:
     folder = tmp_path / "server"
     alice, bob = (new_token(folder, user, "client") for user in ("alice", "bob"))
