@@ -202,7 +202,8 @@ _LAZY_NAMES |= {
     "save": "saving",
     "load": "saving",
     "recovery": "client.stream.recovery",
-    "snapshot": "client.stream.recovery",
+    "snapshot": "saving.forks",
+    "fork": "saving.forks",
     "sparse_coo_tensor": "sparse.create",
     "sparse_csr_tensor": "sparse.create",
     "spmm": "sparse.products",
@@ -267,7 +268,6 @@ if TYPE_CHECKING:
     from gt.backends.settings import set_warn_always as set_warn_always
     from gt.backends.settings import use_deterministic_algorithms as use_deterministic_algorithms
     from gt.client.stream.recovery import recovery as recovery
-    from gt.client.stream.recovery import snapshot as snapshot
     from gt.data import to_device as to_device
     from gt.functions.legacy import BFloat16Tensor as BFloat16Tensor
     from gt.functions.legacy import BoolTensor as BoolTensor
@@ -316,6 +316,8 @@ if TYPE_CHECKING:
     from gt.nn.functional import rms_norm as rms_norm
     from gt.saving import load as load
     from gt.saving import save as save
+    from gt.saving.forks import fork as fork
+    from gt.saving.forks import snapshot as snapshot
     from gt.sparse.create import sparse_coo_tensor as sparse_coo_tensor
     from gt.sparse.create import sparse_csr_tensor as sparse_csr_tensor
     from gt.sparse.products import spmm as spmm

@@ -34,7 +34,7 @@ from gt.worker.collectives.local import LocalNetwork, LocalPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine, make_engine
 from gt.worker.outbox import OutgoingMessage
-from gt.worker.snapshots import WorkerSnapshots
+from gt.worker.recovery.snapshots import WorkerSnapshots
 
 Frames = list[Any]
 

@@ -32,7 +32,7 @@ PURE = {
         "event_packing.py",
         "recording.py",
         "shell.py",
-        "snapshots.py",
+        "recovery/snapshots.py",
         "torchrun.py",
         "tracing.py",
         "engines/",

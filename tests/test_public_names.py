@@ -51,7 +51,7 @@ gt.connect gt.gpu_workers gt.workers gt.step gt.compile gt.auto_shard gt.load_co
 gt.autocast gt.to_device gt.save gt.load gt.amp.GradScaler gt.signal.context gt.signal.enter gt.signal.exit
 gt.signal.place gt.signal.tensor gt.debug.explain gt.debug.get_worker_stats gt.debug.memory gt.debug.print_hot_paths
 gt.debug.print_tape gt.debug.show_layout gt.debug.trace gt.launch.ray gt.launch.slurm gt.launch.slurm_workers
-gt.testing.Cluster
+gt.testing.Cluster gt.recovery gt.snapshot gt.fork
 """
 
 
@@ -91,6 +91,7 @@ VARIADIC = {
         gt.Tensor.view
     """,
     "gt.compile takes them": "gt.nn.Module.compile",
+    "the user chooses the names": "gt.snapshot",
     "a user's function takes them": "gt.checkpoint gt.utils.checkpoint.checkpoint",
 }
 ALLOWED = {name for names in VARIADIC.values() for name in names.split()}

@@ -20,7 +20,7 @@ from gt.dispatcher.recovery import program_log, recoveries, snapshots
 from gt.errors import ClusterError, ConfigError, NoWorkers, WorkerLost
 from gt.testing import Cluster
 from gt.worker.errors import DeviceBroken
-from gt.worker.snapshot_store import NoSnapshots
+from gt.worker.recovery.snapshot_store import NoSnapshots
 from tests.support.invariants import always, settled
 from tests.support.programs import Program
 from tests.test_cluster import seeds, small  # noqa: F401, a fixture
@@ -513,10 +513,10 @@ def test_snapshots_that_cannot_be_taken(cluster: Cluster, monkeypatch: pytest.Mo
         with pytest.raises(ClusterError, match="a worker could not copy the tensors: no such file"):
             gt.snapshot().wait()
         monkeypatch.undo()
-        monkeypatch.setattr("gt.worker.snapshots.SharedRing", lambda size: open_nothing())
+        monkeypatch.setattr("gt.worker.recovery.snapshots.SharedRing", lambda size: open_nothing())
         with pytest.raises(ClusterError, match="a worker could not write it: no such file"):
             gt.snapshot().wait()
-        monkeypatch.setattr("gt.worker.snapshots.SharedRings.read", lambda *range: open_nothing())
+        monkeypatch.setattr("gt.worker.recovery.snapshots.SharedRings.read", lambda *range: open_nothing())
         monkeypatch.setattr(recoveries, "HOLD_S", 3.0)
         kill_home(cluster)
         with pytest.raises(WorkerLost, match="could not be restored: no such file"):

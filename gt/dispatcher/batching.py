@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.dispatcher.state import Client
 from gt.errors import ConfigError
-from gt.wire.words import FETCH, FIRST_CODE, READ, RUN, TRACE
+from gt.wire.words import FETCH, FIRST_CODE, KEEP, READ, RUN, TRACE
 
 VARIABLE = "GT_WORKER_BATCH_SIZE"
 
@@ -54,6 +54,6 @@ def _width(client: Client, words: list[Any], i: int) -> int | None:
         parsed = client.ledger.fragments.get(words[i + 1]) if fragment is None else fragment.parsed
         return None if parsed is None else parsed.width
     if code < FIRST_CODE:
-        return {FETCH: 3, READ: 4, TRACE: 3}.get(code, 2)
+        return {FETCH: 3, READ: 4, TRACE: 3, KEEP: 3}.get(code, 2)
     coded = client.ledger.codes.get(code) or client.codes.get(code)
     return None if coded is None else coded.width

@@ -21,7 +21,7 @@ from gt.dispatcher.state import Client
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, malformed_stream
 from gt.ops.signature import HEAD
 from gt.wire.fragments import RUN_HEAD
-from gt.wire.messages import Submit
+from gt.wire.messages import Configure, Submit
 from gt.wire.words import FETCH, FIRST_CODE, RUN
 
 #: The number of words of the control words that stay as they are: RESET and FORGET.
@@ -42,6 +42,8 @@ def cancel(client: Client, reads: Collection[int]) -> list[tuple[Layout, int]]:
                 kept.append([message, pruning.prune(message.stream, position)])
             else:
                 kept.append([message, [[0]]])
+                if not isinstance(message, Configure):  # a snapshot: it has what is freed after it
+                    pruning.dead.clear()
     except MALFORMED_STREAM_ERRORS as error:
         raise malformed_stream(error) from None
     client.queue.clear()

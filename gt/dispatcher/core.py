@@ -6,6 +6,7 @@ No socket, clock, thread or tensor library is used here; `server.py` owns those,
     Hello              a peer becomes a client or a worker                    Welcome, Roster; or Refusal
     Configure          is queued; defines the signals of later submissions
     Recover            the client's program is kept from here on
+    Keep, Fork         is queued; copies tensors into a snapshot or out of it Execute; CopyKept
     Submit             is queued for its client, and the scheduler runs       Define, Execute to workers
     ValuesTaken        reads that waited for it are forwarded                 Execute
     Cancel             what nobody needs is dropped from the client's queue   Credit, Execute
@@ -42,6 +43,7 @@ from gt.dispatcher.ledger import GroupCount, Ledger
 from gt.dispatcher.listeners import Clocks, Listeners
 from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
 from gt.dispatcher.plan.layouts import Layout, Mesh
+from gt.dispatcher.recovery.kept_snapshots import QUEUED, KeptSnapshots
 from gt.dispatcher.recovery.recoveries import Recoveries
 from gt.dispatcher.recovery.snapshots import MemoryHolder, SnapshotKeeper
 from gt.dispatcher.relay import Relay
@@ -78,7 +80,7 @@ from gt.wire.messages import (
     ValuesTaken,
     Welcome,
 )
-from gt.wire.recovery_messages import Dropped, Recover, Restarted, Saved, TakeSnapshot
+from gt.wire.recovery_messages import Dropped, FindKept, Kept, Recover, Restarted, Saved, TakeSnapshot
 from gt.wire.settings import WORKER_SETTINGS
 from gt.wire.structures import WorkerInfo
 from gt.wire.words import DISCARD
@@ -115,17 +117,17 @@ class Dispatcher:
         #: the error text for a client when no worker is connected
         self.no_workers = no_workers or NO_WORKERS.format(host=host, port=port)
         self.delivery = Delivery(self.workers, batch_size)
-        self._access = access or Access()
         #: the names of the server's settings that are on
-        self._settings = frozenset(settings)
+        self._access, self._settings = access or Access(), frozenset(settings)
         tables, clocks = (self.clients, self.workers, self.delivery), clocks or Clocks()
         self.listeners = Listeners(*tables, clocks)
         self.inspections = Inspections(*tables, clocks.wall)
-        self.requests = Requests(*tables, self.listeners, self.no_workers)
-        self.relay = Relay(*tables, self.inspections.log)
         self.snapshots = SnapshotKeeper(*tables, memory)
-        self.recoveries = Recoveries(*tables, self._new_ledger, self.snapshots)
-        self.scheduler = Scheduler(*tables, self.requests, self.listeners, self.relay, self.snapshots)
+        self.kept = KeptSnapshots(*tables, self.snapshots)
+        self.requests = Requests(*tables, self.listeners, self.kept, self.no_workers)
+        self.relay = Relay(*tables, self.inspections.log)
+        self.recoveries = Recoveries(*tables, self._new_ledger, self.snapshots, self.kept)
+        self.scheduler = Scheduler(*tables, self.requests, self.listeners, self.relay, self.snapshots, self.kept)
         #: the size in bytes of the message that is being handled
         self._nbytes = 0
         self._handlers = self._make_handlers()
@@ -142,20 +144,15 @@ class Dispatcher:
             (Client, Recover): self.recoveries.begin,
             (Client, Restarted): self.recoveries.seen,
             (Client, TakeSnapshot): self._then_schedule(self.snapshots.request),
-            (Client, Ask): self.requests.add,
-            (Client, Locate): self.requests.add,
-            (Client, Trace): self.requests.add,
-            (Client, Listen): self.requests.add,
-            (Client, BatchTaken): self.listeners.taken,
+            **{(Client, kind): self.requests.add for kind in (Ask, Locate, Trace, Listen, FindKept)},
+            **{(Client, kind): self._then_schedule(self.kept.enqueue) for kind in QUEUED},
             (Client, Sites): self.listeners.sites,
-            (Client, Bye): self._bye,
             (ViewerState, Listen): lambda viewer, m, rest: self.listeners.listen(viewer, m),
-            (ViewerState, BatchTaken): self.listeners.taken,
+            **{(kind, BatchTaken): self.listeners.taken for kind in (Client, ViewerState)},
             (ViewerState, Inspect): self.inspections.inspect,
-            (ViewerState, Bye): self._bye,
+            **{(kind, Bye): self._bye for kind in (Client, ViewerState, WorkerState)},
             (WorkerState, ClockReading): self.listeners.clock_reading,
             (WorkerState, Recorded): self.listeners.recorded,
-            (WorkerState, Bye): self._bye,
             (WorkerState, Done): self._done,
             (WorkerState, Reply): self._reply,
             (WorkerState, FailureReport): self.relay.failure,
@@ -163,6 +160,7 @@ class Dispatcher:
             (WorkerState, ChunkTaken): self._then_schedule(self.relay.chunk_taken_by_worker),
             (WorkerState, Dropped): self.recoveries.dropped,
             (WorkerState, Saved): self.snapshots.saved,
+            (WorkerState, Kept): self.kept.kept,
             (WorkerState, Report): self._report,
         }
 
@@ -207,6 +205,7 @@ class Dispatcher:
     def tick(self, now: float) -> list[Action]:
         """Call this about once a second, with the time of a monotonic clock in seconds."""
         self.listeners.tick()
+        self.kept.tick(now)
         if self.recoveries.tick(now):
             self._schedule()
         for client in list(self.clients.values()):
@@ -314,6 +313,7 @@ class Dispatcher:
         self.requests.client_gone(client.id)
         self.listeners.client_gone(client.id)
         self.snapshots.client_gone(client)
+        self.kept.client_gone(client)
 
     def _worker_gone(self, worker: WorkerState) -> None:
         del self.workers[worker.id], self.infos[worker.id]
@@ -325,6 +325,7 @@ class Dispatcher:
         for client_id, weight, _, _ in worker.unconfirmed:
             if client_id in self.clients:
                 self.clients[client_id].done += weight
+        self.kept.worker_gone(worker)
         self.requests.worker_gone(worker.id)
         self.listeners.worker_gone(worker)
         self.inspections.log(f"worker {worker.id} has ended{': ' * bool(worker.exit_reason)}{worker.exit_reason}")

@@ -1,4 +1,5 @@
-"""Requests of clients: statistics (Ask), traces (Trace), the layout of a tensor (Locate) and events (Listen).
+"""Requests of clients: statistics (Ask), traces (Trace), the layout of a tensor (Locate), events (Listen) and what is
+in a snapshot (FindKept).
 
 A request is handled after everything the client submitted before it. Statistics are requested from all workers; the
 answer is sent when the last worker has reported.
@@ -9,11 +10,13 @@ from __future__ import annotations
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.explain import locate
 from gt.dispatcher.listeners import Listeners
+from gt.dispatcher.recovery.kept_snapshots import KeptSnapshots
 from gt.dispatcher.segments import Segment
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
 from gt.wire.event_messages import Listen
 from gt.wire.messages import Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace
+from gt.wire.recovery_messages import FindKept
 from gt.wire.structures import WorkerStats
 from gt.wire.words import TRACE
 
@@ -30,8 +33,10 @@ class Requests:
         workers: dict[int, WorkerState],
         delivery: Delivery,
         listeners: Listeners,
+        kept: KeptSnapshots,
         no_workers: str,
     ) -> None:
+        self._kept = kept
         self._clients, self._workers, self._delivery, self._listeners = clients, workers, delivery, listeners
         #: the error text for a client when no worker is connected
         self._no_workers = no_workers
@@ -41,7 +46,7 @@ class Requests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, client: Client, m: Ask | Locate | Trace | Listen, rest: object) -> None:
+    def add(self, client: Client, m: Ask | Locate | Trace | Listen | FindKept, rest: object) -> None:
         """Handle the request as soon as the client's queue is empty."""
         if len(client.waiting_requests) >= MAX_OPEN_REQUESTS:
             raise _too_many()
@@ -60,6 +65,8 @@ class Requests:
                 self._trace(client, request)
             elif isinstance(request, Listen):
                 self._listeners.listen(client, request)
+            elif isinstance(request, FindKept):
+                self._kept.find(client, request)
             else:
                 self._query(client, request)
         self._answer()

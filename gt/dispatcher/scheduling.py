@@ -18,8 +18,9 @@ from gt.dispatcher.forward import forward
 from gt.dispatcher.instruction_plans import WorkerView
 from gt.dispatcher.listeners import Listeners
 from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.recovery.kept_snapshots import KeptSnapshots
 from gt.dispatcher.recovery.program_log import QueuedChunk
-from gt.dispatcher.recovery.snapshots import ProgramSnapshot, SnapshotKeeper
+from gt.dispatcher.recovery.snapshots import ProgramSnapshot, RestoreMark, SnapshotKeeper
 from gt.dispatcher.relay import Relay
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.state import Client, WorkerState
@@ -45,8 +46,10 @@ class Scheduler:
         listeners: Listeners,
         relay: Relay,
         snapshots: SnapshotKeeper,
+        kept: KeptSnapshots,
     ) -> None:
-        self._clients, self._workers, self._relay, self._snapshots = clients, workers, relay, snapshots
+        self._clients, self._workers, self._relay = clients, workers, relay
+        self._snapshots, self._kept = snapshots, kept
         self._delivery, self._requests, self._listeners = delivery, requests, listeners
 
     def resume(self, client: Client) -> None:
@@ -119,8 +122,10 @@ class Scheduler:
                 self._relay.forward_chunk(client, home, message)
             elif isinstance(message, ProgramSnapshot):
                 self._snapshots.take(client, message)
-            else:
+            elif isinstance(message, RestoreMark):
                 self._snapshots.restore(client, message.snapshot)
+            else:
+                self._kept.turn(client, message)
             if client.waiting_requests:
                 self._requests.handle_waiting(client)
             return

@@ -22,6 +22,7 @@ from gt.wire.codec import encode
 from gt.wire.event_messages import Listen
 from gt.wire.identities import OWNER, PeerIdentity
 from gt.wire.messages import Ask, Configure, Locate, Submit, Trace
+from gt.wire.recovery_messages import FindKept
 from gt.wire.structures import Definition, WorkerInfo
 from gt.wire.words import MAX_UNACKNOWLEDGED_BYTES
 
@@ -155,7 +156,7 @@ class Client:
     #: lost worker -> the worker that takes its place in the signals
     substitutes: dict[int, int] = field(default_factory=dict)
     #: requests that wait until the queue is empty
-    waiting_requests: list[Ask | Locate | Trace | Listen] = field(default_factory=list)
+    waiting_requests: list[Ask | Locate | Trace | Listen | FindKept] = field(default_factory=list)
     #: the latest requests for traces; those that are open are also in ``reads``
     traces: list[int] = field(default_factory=list)
     #: the serial number of the last submission

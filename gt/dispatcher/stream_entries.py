@@ -10,7 +10,7 @@ from typing import Any
 from gt.dispatcher.ledger import CodeInfo
 from gt.dispatcher.state import Client
 from gt.wire.fragments import ParsedFragment
-from gt.wire.words import DISCARD, FETCH, FIRST_DISPATCHER_CODE, FORGET, LEAVE, READ, RESET, RUN, SNAPSHOT, TRACE
+from gt.wire.words import DISCARD, FETCH, FIRST_DISPATCHER_CODE, FORGET, KEEP, LEAVE, READ, RESET, RUN, SNAPSHOT, TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ CONTROL_WORDS = {
     LEAVE: ControlWord("leave", 2),
     FORGET: ControlWord("forget a fragment", 2),
     SNAPSHOT: ControlWord("snapshot", 2),
+    KEEP: ControlWord("keep", 3, lambda words: f"id={words[2]}"),
 }
 
 

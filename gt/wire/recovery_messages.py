@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from gt.wire.base import Message
-from gt.wire.structures import SharedRange
+from gt.wire.structures import SharedRange, WireType
 
 
 class Recover(Message, frozen=True, array_like=True, tag=True):
@@ -37,7 +39,7 @@ class TakeSnapshot(Message, frozen=True, array_like=True, tag=True):
 
 
 class SnapshotTaken(Message, frozen=True, array_like=True, tag=True):
-    """Answers `TakeSnapshot` when the snapshot is complete."""
+    """Answers `TakeSnapshot` and `Keep` when the snapshot is complete, and `Fork` when the tensors are there."""
 
     request: int
     #: why there is none; empty: there is one
@@ -119,6 +121,77 @@ class Restore(Message, frozen=True, array_like=True, tag=True):
     failures: list[SavedFailure]
 
 
-RecoveryToDispatcher = Recover | Restarted | Dropped | TakeSnapshot | Saved
-RecoveryToClient = Restarted | SnapshotTaken
-RecoveryToWorker = Release | Restore
+class Keep(Message, frozen=True, array_like=True, tag=True):
+    """Copy these tensors as they are after what was submitted so far, for `Fork`. Answered by `SnapshotTaken`."""
+
+    request: int
+    #: a random text that names the snapshot among those of the user
+    key: str
+    tensors: list[int]
+    #: what the tensors are parts of; only clients read it
+    structure: bytes
+    #: for how many seconds it is kept after the session has ended
+    seconds: float
+    weight: ClassVar[int] = 0
+
+
+class FindKept(Message, frozen=True, array_like=True, tag=True):
+    """What is in this snapshot of the user? Answered by `KeptFound` when it is complete."""
+
+    request: int
+    key: str
+
+
+class KeptFound(Message, frozen=True, array_like=True, tag=True):
+    """Answers `FindKept`."""
+
+    request: int
+    #: why it cannot be forked; empty: it can
+    problem: str
+    types: tuple[WireType, ...] = ()
+    structure: bytes = b""
+
+
+class Fork(Message, frozen=True, array_like=True, tag=True):
+    """Copy the tensors of a snapshot to new tensors of this client. Answered by `SnapshotTaken`."""
+
+    request: int
+    key: str
+    #: the new tensors, in the order of `Keep.tensors`
+    tensors: list[int]
+    weight: ClassVar[int] = 0
+
+
+class DropKept(Message, frozen=True, array_like=True, tag=True):
+    """The snapshot is not needed any more. No answer."""
+
+    key: str
+    weight: ClassVar[int] = 0
+
+
+class Kept(Message, frozen=True, array_like=True, tag=True):
+    """A worker has copied its part of a snapshot."""
+
+    client: int
+    number: int
+    #: why it could not; empty: it could
+    problem: str
+
+
+class CopyKept(Message, frozen=True, array_like=True, tag=True):
+    """Copy tensors of a snapshot into the client's space: (tensor in the snapshot, new tensor)."""
+
+    client: int
+    number: int
+    tensors: list[tuple[int, int]]
+
+
+class FreeKept(Message, frozen=True, array_like=True, tag=True):
+    """Free the worker's part of a snapshot."""
+
+    number: int
+
+
+RecoveryToDispatcher = Recover | Restarted | Dropped | TakeSnapshot | Saved | Keep | FindKept | Fork | DropKept | Kept
+RecoveryToClient = Restarted | SnapshotTaken | KeptFound
+RecoveryToWorker = Release | Restore | CopyKept | FreeKept

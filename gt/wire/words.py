@@ -19,7 +19,8 @@ on, tensors with ids from FIRST_DISPATCHER_ID on, and
     DISCARD, transfer                  drop the chunks of this transfer; no instruction will use them
     LEAVE, group                       leave the group; no move will use it
     TRACE, request, begin              begin a trace; or end it, and send what was recorded
-    SNAPSHOT, number                   copy all tensors of the client (see `gt.worker.snapshots`)
+    SNAPSHOT, number                   copy all tensors of the client (see `gt.worker.recovery.snapshots`)
+    KEEP, number, id                   copy one tensor (see `gt.worker.recovery.kept_tensors`); 0: it was the last one
     RUN, fragment, section, base, dispatcher_base, inputs…, numbers…
                                        run a fragment from this section on; the dispatcher's ids count from
                                        ``dispatcher_base``
@@ -29,7 +30,7 @@ An operand of type bytes is the bytes themselves, or the number of a transfer wh
 
 from __future__ import annotations
 
-FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET, TRACE, SNAPSHOT = 1, 2, 3, 4, 5, 6, 7, 8, 9
+FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET, TRACE, SNAPSHOT, KEEP = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 FIRST_CODE = 16
 #: From these on, codes and tensor ids belong to the dispatcher, which creates them to run a program on several workers.
 FIRST_DISPATCHER_CODE, FIRST_DISPATCHER_ID = 1 << 31, 1 << 40

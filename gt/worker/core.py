@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from gt.wire.event_messages import ClockReading, Record
 from gt.wire.messages import (
@@ -35,7 +36,7 @@ from gt.wire.messages import (
     Query,
     Report,
 )
-from gt.wire.recovery_messages import Dropped, Release, Restore
+from gt.wire.recovery_messages import CopyKept, Dropped, FreeKept, Release, Restore
 from gt.wire.structures import Definition
 from gt.wire.words import (
     DISCARD,
@@ -43,6 +44,7 @@ from gt.wire.words import (
     FIRST_CODE,
     FIRST_DISPATCHER_CODE,
     FORGET,
+    KEEP,
     LEAVE,
     READ,
     RESET,
@@ -60,9 +62,10 @@ from gt.worker.linked import LinkedMove, LinkedSignature, link_definition
 from gt.worker.memory_account import MemoryAccount
 from gt.worker.mover import Mover
 from gt.worker.outbox import OutgoingMessage, WorkerOutbox
+from gt.worker.recovery.kept_tensors import KeptTensors
+from gt.worker.recovery.snapshot_store import NoSnapshots, SnapshotStore
 from gt.worker.replay import Replayer
 from gt.worker.replies import ValueReplies
-from gt.worker.snapshot_store import NoSnapshots, SnapshotStore
 from gt.worker.space import NO_TENSOR, ClientSpace, Failure
 from gt.worker.tracing import NoTrace, Tracer
 from gt.worker.uploads import UploadReceiver
@@ -89,12 +92,15 @@ class Worker:
         self._opens_files = opens_files
         self.id = -1
         self.spaces: dict[int, ClientSpace] = {}
+        #: user -> the account that their spaces and snapshots have in common
+        self._accounts: WeakValueDictionary[str, MemoryAccount] = WeakValueDictionary()
         self.outbox = WorkerOutbox()
         self.tracer = Tracer(engine)
         self.replies = ValueReplies(engine, self.outbox)
         self.uploads = UploadReceiver(engine, self.outbox)
         self.snapshots: SnapshotStore = snapshots or NoSnapshots()
         self._failures = failures = FailureRecorder(engine, self.spaces, self.outbox)
+        self.kept = KeptTensors(engine, self.outbox, failures)
         self.mover = Mover(engine, plane, self.tracer, failures)
         self.interpreter = Interpreter(self.mover, failures)
         self.replayer = Replayer(Levels(engine, levels), self.interpreter, self.mover, failures, self.outbox)
@@ -112,7 +118,7 @@ class Worker:
         """Handle a message of the dispatcher; returns the messages to send. ``data``: the second frame of a `Chunk`."""
         if self.recorder is not None and isinstance(message, Execute):
             self.recorder.arrived(message)
-        if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
+        if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop | FreeKept):
             HANDLERS[type(message)](self, message, data)
         elif isinstance(message, Execute) and message.confirm:
             # its client has disconnected, but the dispatcher counts on `Done`
@@ -159,8 +165,8 @@ class Worker:
     def _admit(self, m: Admit, data: object) -> None:
         account = None
         if m.memory:
-            account = next((s.account for s in self.spaces.values() if s.account and s.account.user == m.user), None)
-            account = account or MemoryAccount(self.engine, m.user, m.memory)
+            account = self._accounts.get(m.user) or MemoryAccount(self.engine, m.user, m.memory)
+            self._accounts[m.user] = account
         self.spaces[m.client] = ClientSpace(bool(m.host) and m.host == self.host, account)
         self.tracer.client_joined()
         self._clients_changed()
@@ -171,6 +177,7 @@ class Worker:
         space = self.spaces.pop(m.client, None)
         if space is not None:
             self.uploads.forget(space)
+            self.kept.forget(space)
             self.mover.leave_all(space)
             for number in list(space.fragments):
                 self.replayer.forget(space, number)
@@ -330,6 +337,16 @@ class Worker:
         self.snapshots.take(space, m.client, number)
         return i + 2
 
+    def _keep(self, space: ClientSpace, m: Execute, i: int) -> int:
+        """Copy one tensor, or end the copies of a snapshot."""
+        if not self.mover.idle(space):
+            return i
+        _, number, id = m.stream[i : i + 3]
+        assert isinstance(number, int)
+        assert isinstance(id, int)
+        self.kept.keep(space, m.client, number, id)
+        return i + 3
+
     def _fetch(self, space: ClientSpace, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
         if not self.mover.arrived(space, stream[i + 2]):
@@ -362,6 +379,8 @@ HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {
     Leave: Worker._lose_group,
     Release: Worker._release,
     Restore: Worker._restore,
+    CopyKept: lambda worker, m, data: worker.kept.copy(worker.spaces[m.client], m),
+    FreeKept: lambda worker, m, data: worker.kept.free(m.number),
 }
 #: without RUN, which `Worker._run` handles
 CONTROL_WORDS: dict[int, Callable[[Worker, ClientSpace, Execute, int], int]] = {
@@ -373,4 +392,5 @@ CONTROL_WORDS: dict[int, Callable[[Worker, ClientSpace, Execute, int], int]] = {
     FORGET: Worker._forget,
     TRACE: Worker._trace,
     SNAPSHOT: Worker._snapshot,
+    KEEP: Worker._keep,
 }

@@ -27,7 +27,7 @@ from gt.worker.core import Worker
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken
 from gt.worker.outbox import OutgoingMessage
-from gt.worker.snapshots import WakePipe, WorkerSnapshots
+from gt.worker.recovery.snapshots import WakePipe, WorkerSnapshots
 
 #: A worker that waits longer for its server than this says so.
 PATIENCE_S = 1.0

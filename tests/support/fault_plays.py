@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import random
 import sys
 import tempfile
@@ -55,7 +56,7 @@ grid:    {mesh: {a: 2, b: 2}, shard: {0: a, 1: b}}
 AMBIGUOUS = frozenset({"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim"})
 #: step -> how often it is drawn
 WEIGHTS = {
-    "act": 30, "large": 2, "loop": 8, "read": 6, "snapshot": 3, "interrupt": 3, "pass_time": 2,
+    "act": 30, "large": 2, "loop": 8, "read": 6, "snapshot": 3, "keep": 3, "fork": 3, "interrupt": 3, "pass_time": 2,
     "kill": 8, "leave": 3, "stop": 3, "join": 4, "reset": 6, "silence": 5, "end_client": 2, "expire": 0.5,
 }  # fmt: skip
 FAULTS = frozenset({"kill", "leave", "stop", "join", "reset", "silence", "end_client", "expire"})
@@ -75,8 +76,11 @@ def schedule(seed: int) -> list[Step]:
 class Tenant(Program):
     """One client's program: random ops, and a loop that repeats itself and so becomes a template."""
 
-    def __init__(self, session: Session, rng: random.Random, backend: str) -> None:
+    def __init__(self, session: Session, rng: random.Random, backend: str, texts: dict[str, Any]) -> None:
         super().__init__(session, rng, backend)
+        #: its snapshots, and the values of all tenants' snapshots
+        self.taken: list[Any] = []
+        self.texts = texts
         self.avoid, self.cuts = AMBIGUOUS, True
         self.recovers = rng.random() < 0.6
         if self.recovers:
@@ -115,6 +119,29 @@ class Tenant(Program):
                 with contextlib.suppress(ClusterError):  # the one before it is not complete, or memory is not shared
                     taken.wait(20)
 
+    def keep(self) -> None:
+        """A snapshot of one tensor, which any tenant may fork; sometimes the oldest one is dropped."""
+        if self.slots and not (slot := self.rng.choice(self.slots)).memory.failed:
+            taken = gt.snapshot(x=slot.tensor, keep=self.rng.choice((0, 0, 10)))
+            self.taken.append(taken)
+            self.texts[str(taken)] = copy.deepcopy(slot.value)
+        if self.taken and self.rng.random() < 0.4:
+            self.taken.pop(0).drop()
+
+    def fork(self) -> None:
+        """It may be lost, or dropped; otherwise it has its value."""
+        if self.texts:
+            text = self.rng.choice(list(self.texts))
+            try:
+                tensor, memory = gt.fork(text)["x"], programs.Memory(maybe_lost=True)
+            except NoWorkers:
+                raise
+            except ClusterError:
+                self.session.connection.check_open()
+                del self.texts[text]
+            else:
+                self.slots.append(programs.Slot(tensor, copy.deepcopy(self.texts[text]), memory))
+
     def interrupt(self) -> None:
         """Ctrl-C in a read; what the read needed is freed, and cancelled."""
         link: Any = self.session.connection.link
@@ -147,6 +174,8 @@ class Play:
         self.cluster.before_death = self._before_death
         self.faults: Counter[str] = Counter()
         self.tenants: list[Tenant] = []
+        #: the text of a snapshot -> its value
+        self.texts: dict[str, Any] = {}
         #: faults that happen after so many more messages
         self._due: list[tuple[int, Callable[[], None]]] = []
         #: workers that died; whether one of them is unnoticed, or was during this step; whether none was left
@@ -171,7 +200,7 @@ class Play:
         while len(self.tenants) < 2:
             with contextlib.suppress(ConnectionLost):
                 session = self.cluster.add_client()
-                self.tenants.append(Tenant(session, random.Random(step.seed), self.backend))
+                self.tenants.append(Tenant(session, random.Random(step.seed), self.backend, self.texts))
         if step.kind in FAULTS:
             delay, fault = self.rng.choice((0, 0, self.rng.randint(1, 15))), getattr(self, step.kind)
             if delay and step.kind != "join":
@@ -287,6 +316,7 @@ class Play:
         for tenant in self.tenants:
             tenant.slots.clear()
             tenant._loop = None
+            tenant.taken.clear()
             tenant.session.close()
         for _ in range(int(LEASE_S) + 20):
             self.cluster.tick()
@@ -296,6 +326,8 @@ class Play:
         assert not self.cluster.listener._by_name
         assert not self.cluster.listener._by_key
         assert not len(self.cluster.memory)
+        assert not len(self.cluster.dispatcher.kept)
+        assert all(not len(worker.kept) and not worker.kept._waiting for worker in self.cluster.workers.values())
         assert all(not worker.spaces for worker in self.cluster.workers.values())
 
 

@@ -1,4 +1,4 @@
-"""``gt.recovery`` and ``gt.snapshot``: the program survives the loss of workers."""
+"""``gt.recovery``: the program survives the loss of workers; and what ``gt.snapshot`` returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gt.client.stream.session import Session
 from gt.errors import ClusterError, ConfigError
 from gt.wire.recovery_messages import TakeSnapshot
 
-__all__ = ["Snapshot", "recovery", "snapshot"]
+__all__ = ["Snapshot", "recovery"]
 
 #: The longest wait for a new worker, and the longest time between two snapshots, in seconds.
 MAX_WAIT_S, MAX_EVERY_S = 600.0, 86400.0
@@ -46,11 +46,13 @@ def recovery(mode: str, *, wait: float = 0.0, every: float = 0.0) -> None:
 class Snapshot:
     """A snapshot that is being taken; `wait` returns when it is complete."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, kind: Any = TakeSnapshot, *fields: Any) -> None:
         self._session = session
+        if session.outbox.recorder is not None:
+            session.outbox.recorder.refuse("a snapshot is taken inside")
         session.outbox.cut()
         session.outbox.flush()
-        self._answers: list[Any] = session.replies.begin_to_ask(TakeSnapshot)
+        self._answers: list[Any] = session.replies.begin_to_ask(kind, *fields)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is complete; False after so many seconds. Raises ClusterError if there will be none."""
@@ -59,18 +61,3 @@ class Snapshot:
         if problem := self._answers[0].problem:
             raise ClusterError(f"no snapshot: {problem}")
         return True
-
-
-def snapshot() -> Snapshot:
-    """Copy all tensors of the session, so that less has to run again when a worker is lost.
-
-    The copies are written while the program goes on. They count from the moment when all are complete. Needs
-    ``gt.recovery("replay")``.
-
-    Example::
-
-        gt.recovery("replay")
-        weights = gt.randn(1000, 1000)
-        gt.snapshot()
-    """
-    return Snapshot(connect.session())

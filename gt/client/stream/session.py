@@ -52,7 +52,7 @@ from gt.wire.messages import (
     ValueInline,
     Welcome,
 )
-from gt.wire.recovery_messages import Recover, Restarted, SnapshotTaken
+from gt.wire.recovery_messages import KeptFound, Recover, Restarted, SnapshotTaken
 from gt.wire.structures import WorkerStats
 from gt.wire.words import FETCH, MAX_INLINE_BYTES
 
@@ -96,7 +96,7 @@ class Session:
             ValueInline: replies.inline,
             ValueChunk: replies.chunk,
             NoValue: replies.no_value,
-            **dict.fromkeys((Answer, Located, Listening, SnapshotTaken), replies.answer),
+            **dict.fromkeys((Answer, Located, Listening, SnapshotTaken, KeptFound), replies.answer),
             EventBatch: self._events,
             DescribeSites: self._describe_sites,
             ChunkTaken: uploads.taken,
@@ -211,13 +211,13 @@ class Session:
     def _events(self, m: EventBatch, frames: object) -> None:
         if self.event_sink is not None:
             self.event_sink(m)
-        self._reply(BatchTaken(1))
+        self.send_quietly(BatchTaken(1))
 
     def _describe_sites(self, m: DescribeSites, frames: object) -> None:
-        self._reply(Sites([(number, sites.describe(number)) for number in m.sites]))
+        self.send_quietly(Sites([(number, sites.describe(number)) for number in m.sites]))
 
-    def _reply(self, message: Any) -> None:
-        """Answer from the thread that receives, which must not raise."""
+    def send_quietly(self, message: Any) -> None:
+        """For the thread that receives, and for destructors: does not raise."""
         if (link := self.connection.link) is not None:
             with contextlib.suppress(ConnectionLost):
                 link.send([encode(message)])
@@ -235,7 +235,7 @@ class Session:
         and failures are reported again."""
         self.replies.restart(m.requests)
         self.failures.restart()
-        self._reply(Restarted([]))
+        self.send_quietly(Restarted([]))
 
     # -- the end -------------------------------------------------------------------------
 

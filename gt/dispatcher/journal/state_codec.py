@@ -35,7 +35,7 @@ from gt.dispatcher import (
     state,
 )
 from gt.dispatcher.plan import layouts, moves, planner, signals
-from gt.dispatcher.recovery import program_log, recoveries, snapshots
+from gt.dispatcher.recovery import kept_snapshots, program_log, recoveries, snapshots
 from gt.dispatcher.replay import replay_plans
 from gt.ops import OPS, Op, Signature, placement
 from gt.types import DTYPES, SCALARS, DType, Scalar, TensorType
@@ -60,7 +60,7 @@ def _classes(*modules: ModuleType) -> dict[str, type]:
 _PLAIN: dict[str, type] = {
     "Signature": Signature,
     **_classes(core, delivery, inspection, instruction_plans, ledger, listeners, relay, requests, scheduling, state),
-    **_classes(moves, planner, signals, program_log, recoveries, snapshots, replay_plans, fragments),
+    **_classes(moves, planner, signals, kept_snapshots, program_log, recoveries, snapshots, replay_plans, fragments),
     "Lost": layouts.Lost,
     "Numbering": numbering.Numbering,
 }

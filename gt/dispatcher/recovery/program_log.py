@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Chunk, Configure, Reply, Submit
+from gt.wire.messages import Chunk, Configure, Message, Reply, Submit
+from gt.wire.recovery_messages import Fork
 
 #: The most bytes of submissions and configurations, and of uploads in chunks, that are kept for one client.
 MAX_LOG_BYTES, MAX_UPLOAD_BYTES = 64 << 20, 256 << 20
@@ -43,6 +44,8 @@ class ProgramLog:
         #: encoded submissions and configurations; chunks with their frames
         self._entries: list[bytes | tuple[Chunk, tuple[Any, ...]]] = []
         self._log_bytes = self._upload_bytes = 0
+        #: (position, key of the snapshot) of the entries that are forks
+        self._forks: list[tuple[int, str]] = []
         #: all signatures and fragments that the entries use, also those that the program has forgotten since
         self.codes: dict[int, Any] = {}
         self.fragments: dict[int, Any] = {}
@@ -81,6 +84,16 @@ class ProgramLog:
     def add_configuration(self, m: Configure) -> None:
         self._add(encode(Configure(m.signals, m.auto)))
 
+    def add_message(self, m: Message) -> None:
+        """A message that goes through the queue as it is."""
+        if isinstance(m, Fork):
+            self._forks.append((self.length, m.key))
+        self._add(encode(m))
+
+    def forks(self, key: str) -> bool:
+        """Whether the program would copy this snapshot if it ran again."""
+        return any(one == key for _, one in self._forks)
+
     def _add(self, entry: bytes, defined_bytes: int = 0) -> None:
         if self.refusal:
             return
@@ -102,6 +115,7 @@ class ProgramLog:
         """The program cannot run again from here on."""
         self.refusal = reason
         self._entries.clear()
+        self._forks.clear()
         self.unacknowledged.clear()
         self.codes.clear()
         self.fragments.clear()
@@ -138,6 +152,8 @@ class ProgramLog:
         before, entries = self._entries[: snapshot.position], self._entries[snapshot.position :]
         waiting = [e for e in before if isinstance(e, tuple) and e[0].transfer in snapshot.transfers]
         self._entries = [*waiting, *entries]
+        moved = len(waiting) - snapshot.position
+        self._forks = [(at + moved, key) for at, key in self._forks if at >= snapshot.position]
         self._log_bytes = sum(len(entry) for entry in entries if isinstance(entry, bytes))
         self._upload_bytes = sum(entry[0].nbytes for entry in self._entries if isinstance(entry, tuple))
         for code in snapshot.known_codes - snapshot.codes.keys():  # forgotten before the snapshot

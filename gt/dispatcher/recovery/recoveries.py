@@ -21,6 +21,7 @@ from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.ledger import Ledger
 from gt.dispatcher.lost_workers import find_reads, queued_reads
 from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.recovery.kept_snapshots import KeptSnapshots
 from gt.dispatcher.recovery.program_log import ProgramLog, QueuedChunk
 from gt.dispatcher.recovery.snapshots import RestoreMark, SnapshotKeeper
 from gt.dispatcher.state import Client, WorkerState
@@ -44,7 +45,9 @@ class Recoveries:
         delivery: Delivery,
         new_ledger: Callable[[], Ledger],
         snapshots: SnapshotKeeper,
+        kept: KeptSnapshots,
     ) -> None:
+        self._kept = kept
         self._clients, self._workers, self._delivery = clients, workers, delivery
         self._new_ledger, self._snapshots = new_ledger, snapshots
 
@@ -145,6 +148,7 @@ class Recoveries:
             log.most_workers = client.min_workers = max(log.most_workers, len(client.announced))
         _begin_again(client, log, self._new_ledger(), messages, answered)
         self._snapshots.begin_again(client)
+        self._kept.restarted(client)
         client.unseen_restarts += 1
         self._delivery.send(client, Restarted(sorted(open_reads)))
         self._report(client, log, lost)

@@ -1,4 +1,4 @@
-"""What the worker's core needs of `gt.worker.snapshots`, which has a thread and touches memory."""
+"""What the worker's core needs of `gt.worker.recovery.snapshots`, which has a thread and touches memory."""
 
 from __future__ import annotations
 
