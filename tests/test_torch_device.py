@@ -329,10 +329,11 @@ def test_autocast_casts_what_the_entries_say_and_lets_the_rest_pass() -> None:
 
 
 def test_autocast_casts_no_more_than_torch() -> None:
-    """`cross_entropy` names the dtype of its logits for `log_softmax`: a cast to float32 and back would be for nothing."""
+    """`cross_entropy` names the dtype of its logits for `log_softmax`: there is nothing to cast."""
     x, target = torch.ones(4, 3, dtype=torch.bfloat16, device=DEVICE, requires_grad=True), [0, 2, 1, 1]
-    gt.torch_device.unwrap(x)._cell.session.outbox.flush()
-    gt.torch_device.unwrap(x)._cell.session.outbox.recent.clear()
+    outbox = unwrap(x)._cell.session.outbox
+    outbox.flush()
+    outbox.recent.clear()
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         loss = torch.nn.functional.cross_entropy(x, torch.tensor(target, device=DEVICE))
         assert x.sum().dtype is torch.softmax(x, -1).dtype is torch.float32

@@ -56,7 +56,7 @@ def _casting(policy: str, overload: Any) -> backend.Kernel:
 def _widening(overload: Any) -> backend.Kernel:
     """The kernel that asks an overload for a result in float32, unless the call names a dtype.
 
-    The operand stays as it is: torch's `cross_entropy` asks for its logits' own dtype, and a cast of them to float32 and
+    The operand stays as it is: torch's `cross_entropy` names the dtype of its logits, and a cast of them to float32 and
     back would be most of the memory that it touches."""
     names = [argument.name for argument in overload._schema.arguments]
     position = names.index("dtype")
