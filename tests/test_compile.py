@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gt
+from gt.client.compile.function import CompiledFunction
 from gt.client.stream.session import Session
 from gt.testing import Cluster
 from gt.wire.words import RUN
@@ -319,6 +320,41 @@ def _tape() -> str:
     file = io.StringIO()
     gt.debug.print_tape(file=file)
     return file.getvalue()
+
+
+def test_a_list_of_tensors_is_compared_with_that_of_the_last_call(session: Session) -> None:
+    scale = 2
+
+    def function(a: Any, b: Any) -> Any:
+        return [a * scale + b, b, None]
+
+    call = CompiledFunction(function).call_tensors
+
+    def check(a: Any, b: Any, expected: list[float], replayed: bool | None) -> None:
+        session.outbox.flush()
+        session.outbox.recent.clear()
+        result, second, nothing = call([a, b])
+        assert replayed is None or (runs(session) == 1) is replayed
+        assert second is b
+        assert nothing is None
+        assert result.numpy().tolist() == expected
+
+    for k in range(5):
+        check(gt.ones(2) * k, gt.ones(2), [2 * k + 1] * 2, k >= 2)
+    x = gt.ones(2)
+    check(x, x, [3, 3], False)  # one tensor twice
+    check(gt.ones(3)[1:], gt.ones(2), [3, 3], True)
+    check(gt.ones(3), gt.ones(3), [3] * 3, False)  # other types
+    check(gt.ones(2), 1, [3, 3], False)  # a number
+    check(gt.ones(2), gt.ones(2), [3, 3], True)
+    view = (base := gt.ones(3))[1:]
+    base += 1  # the view is computed again
+    check(view, gt.ones(2), [5, 5], None)
+    with gt.no_grad():
+        check(gt.ones(2), gt.ones(2), [3, 3], False)
+    check(gt.ones(2), gt.ones(2), [3, 3], True)
+    scale = 3
+    check(gt.ones(2), gt.ones(2), [4, 4], False)
 
 
 def test_as_a_method_and_with_parentheses(session: Session) -> None:

@@ -328,6 +328,31 @@ def test_autocast_casts_what_the_entries_say_and_lets_the_rest_pass() -> None:
     assert layer.weight.grad.dtype is torch.float32
 
 
+def test_autocast_casts_no_more_than_torch() -> None:
+    """`cross_entropy` names the dtype of its logits for `log_softmax`: there is nothing to cast."""
+    x, target = torch.ones(4, 3, dtype=torch.bfloat16, device=DEVICE, requires_grad=True), [0, 2, 1, 1]
+    outbox = unwrap(x)._cell.session.outbox
+    outbox.flush()
+    outbox.recent.clear()
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        loss = torch.nn.functional.cross_entropy(x, torch.tensor(target, device=DEVICE))
+        assert x.sum().dtype is torch.softmax(x, -1).dtype is torch.float32
+        assert x.sum(dtype=torch.bfloat16).dtype is torch.softmax(x, -1, torch.bfloat16).dtype is torch.bfloat16
+        assert x.detach().double().sum().dtype is torch.float64
+    loss.backward()
+    assert (loss.dtype, x.grad.dtype) == (torch.float32, torch.bfloat16)
+    file = io.StringIO()
+    gt.debug.print_tape(file=file)
+    used = [line.split(" = ")[1].split(" of ")[0] for line in file.getvalue().splitlines() if " = to(" in line]
+    # for the loss of classes and back; for softmax; the user's own
+    assert used == [
+        "to(bfloat16[4,3], dtype=float32)",
+        "to(bfloat16[4,3], dtype=float32)",
+        "to(bfloat16[4,3], dtype=float64)",
+        "to(float32[4,3], dtype=bfloat16)",
+    ]
+
+
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 def test_pinned_memory_is_ordinary_memory() -> None:
     data = torch.utils.data.TensorDataset(numbers(4, 2))

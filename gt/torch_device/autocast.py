@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -28,7 +28,8 @@ def register() -> None:
     for overload in backend.overloads():
         policy = policies.get(overload.partition(".")[0])
         if policy is not None and not overload.endswith("out"):
-            backend.add_kernel(overload, _casting(backend.overload_packet(overload), policy), backend.AUTOCAST_KEY)
+            kernel = _widening if policy == "float32_result" else partial(_casting, policy)
+            backend.add_kernel(overload, kernel(backend.overload_packet(overload)), backend.AUTOCAST_KEY)
 
 
 def _names() -> Iterator[tuple[str, Op]]:
@@ -38,7 +39,7 @@ def _names() -> Iterator[tuple[str, Op]]:
             yield name, op
 
 
-def _casting(overload: Any, policy: str) -> backend.Kernel:
+def _casting(policy: str, overload: Any) -> backend.Kernel:
     """The kernel that casts an overload's arguments and then runs it."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -48,6 +49,24 @@ def _casting(overload: Any, policy: str) -> backend.Kernel:
                 return overload(*args, **kwargs)
             named = {name: _cast(x, dtype) for name, x in kwargs.items()}
             return overload(*[_cast(x, dtype) for x in args], **named)
+
+    return kernel
+
+
+def _widening(overload: Any) -> backend.Kernel:
+    """The kernel that asks an overload for a result in float32, unless the call names a dtype.
+
+    The operand stays as it is: torch's `cross_entropy` names the dtype of its logits, and a cast of them to float32 and
+    back would be most of the memory that it touches."""
+    names = [argument.name for argument in overload._schema.arguments]
+    position = names.index("dtype")
+
+    def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+            given = (x, *args)[position] if len(args) >= position else kwargs.get("dtype")
+            if given is None and _is_castable(x):
+                return overload(x, *args[: position - 1], **kwargs | {"dtype": torch.float32})
+            return overload(x, *args, **kwargs)
 
     return kernel
 

@@ -92,24 +92,16 @@ class _GraphFunction:
 
     def __init__(self, graph: torch.fx.GraphModule, returned: int | None, replays: bool) -> None:
         self._graph, self._returned = graph, returned
-        self._call: Callable[..., Any] = CompiledFunction(self._run) if replays else self._run
+        self._call: Callable[[list[Any]], Any] = (
+            CompiledFunction(self._run).call_tensors if replays else lambda handles: self._run(*handles)
+        )
 
     def __call__(self, *args: Any) -> Any:
-        handles: list[Any] = []
-        arguments: dict[int, torch.Tensor] = {}
-        taken = 0
-        for x in args:
-            handle: Any = unwrap(x) if isinstance(x, torch.Tensor) else x
-            if type(handle) is _SavedValues:
-                handle = handle[taken]
-                taken += 1
-            elif isinstance(x, torch.Tensor):
-                arguments[id(handle)] = x
-            handles.append(handle)
-        results = self._call(*handles)
+        handles, arguments = _handles(args)
+        results = self._call(handles)
         returned = len(results) if self._returned is None else self._returned
         outputs = [_output(y, arguments) for y in results[:returned]]
-        return outputs + _saved(results[returned:], arguments)
+        return outputs if returned == len(results) else outputs + _saved(results[returned:], arguments)
 
     def _run(self, *handles: Any) -> Any:
         """Run the ops of the graph one by one."""
@@ -118,7 +110,23 @@ class _GraphFunction:
         return [unwrap(y) if isinstance(y, torch.Tensor) else y for y in results]
 
 
-def _output(y: Any, arguments: dict[int, torch.Tensor]) -> Any:
+def _handles(args: tuple[Any, ...]) -> tuple[list[Any], dict[int, Any]]:
+    """GT's tensors behind the arguments of a graph, with its other arguments as they are; and by the id of each the
+    argument, if it stands for that one alone."""
+    try:
+        handles: list[Any] = [x.untyped_storage()._gt for x in args]
+    except (AttributeError, NotImplementedError):  # a number, or a tensor without a value
+        handles = [unwrap(x) if isinstance(x, torch.Tensor) else x for x in args]
+    arguments = dict(zip(map(id, handles), args, strict=True))
+    saved = next((x for x in handles if type(x) is _SavedValues), None)
+    if saved is not None:
+        del arguments[id(saved)]
+        values = iter(saved)
+        handles = [next(values) if x is saved else x for x in handles]
+    return handles, arguments
+
+
+def _output(y: Any, arguments: dict[int, Any]) -> Any:
     """A result as torch takes it: an argument that is returned stays the same tensor."""
     if not isinstance(y, Tensor):
         return y
@@ -126,18 +134,12 @@ def _output(y: Any, arguments: dict[int, torch.Tensor]) -> Any:
     return wrap(y) if x is None else x
 
 
-def _saved(results: list[Any], arguments: dict[int, torch.Tensor]) -> list[Any]:
+def _saved(results: list[Any], arguments: dict[int, Any]) -> list[Any]:
     """Results for the backward pass alone: one tensor stands for all that are not arguments or numbers."""
-    values = _SavedValues()
     carrier = backend.new_tensor((0,), torch.float32)
     if backend.has_saved_tensor_hooks():  # the program looks at what is saved
         return [carrier if y is None else _output(y, arguments) for y in results]
-    carrier.untyped_storage()._gt = values  # type: ignore[attr-defined]
-    outputs: list[Any] = []
-    for y in results:
-        x = arguments.get(id(y))
-        if x is None and (y is None or isinstance(y, Tensor)):
-            values.append(y)
-            x = carrier
-        outputs.append(y if x is None else x)
+    outputs = [carrier if y is None else arguments.get(id(y), carrier) if isinstance(y, Tensor) else y for y in results]
+    values = [y for y, x in zip(results, outputs, strict=True) if x is carrier]
+    carrier.untyped_storage()._gt = _SavedValues(values)  # type: ignore[attr-defined]
     return outputs

@@ -59,15 +59,21 @@ class CompiledFunction:
         self._warned = False
         self._variant_count = 0
         self._surroundings: Surroundings | None = None
+        #: what `call_tensors` was last called with and replayed: the types of the tensors, the state, the variant
+        self._repeated: tuple[list[Any], tuple[Any, ...], Variant] | None = None
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(args, kwargs)[0]
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Variant | None]:
+        """What the function returns, and the variant for these arguments, if they have one."""
         session = current_session()
         templates = session.outbox.templates
         if recorder.active is not None or not templates.enabled:
-            return self._function(*args, **kwargs)
+            return self._function(*args, **kwargs), None
         if session is not self._session:
             self._variants.clear()
             self._session = session
@@ -78,21 +84,41 @@ class CompiledFunction:
             self._warn_once(
                 f"an argument is a {argument_type}, whose changes cannot be seen: pass a tensor, or a tuple"
             )
-            return self._function(*args, **kwargs)
+            return self._function(*args, **kwargs), None
         variant = self._variants.get(key)
         if variant is None:
             variant = self._new_variant(key)
         self._variants.move_to_end(key)
         if variant.template is not None and variant.last is not None:
             if variant.last.holds() and variant.template.number in templates.announced:
-                return _replay(session, variant.template, variant.last, arguments)
+                return _replay(session, variant.template, variant.last, arguments), variant
             variant.last = variant.template = None
             # Its state has changed. Allow at least two attempts: two recordings must agree.
             variant.attempts = min(variant.attempts, MAX_ATTEMPTS - 2)
         if variant.attempts >= MAX_ATTEMPTS:
-            return self._function(*args, **kwargs)
+            return self._function(*args, **kwargs), variant
         returned = self._record(session, variant, arguments, args, kwargs)
         self._compare_variables(key)
+        return returned, variant
+
+    def call_tensors(self, tensors: list[Any]) -> Any:
+        """``self(*tensors)``. Most calls are like the one before, and then only the types are compared: hundreds of
+        tensors make a large key."""
+        session = self._session
+        if self._repeated is not None and session is current_session() and recorder.active is None:
+            types, state, variant = self._repeated
+            assert session is not None
+            templates = session.outbox.templates
+            if (
+                _plain_types(tensors) == types and self._state() == state and templates.enabled
+                and variant.template is not None and variant.template.number in templates.announced
+                and variant.last is not None and variant.last.holds()
+            ):  # fmt: skip
+                return _replay(session, variant.template, variant.last, tensors)
+        returned, called = self._call((*tensors,), {})
+        self._repeated, plain = None, _plain_types(tensors)
+        if plain is not None and called is not None and called.template is not None:
+            self._repeated = plain, self._state(), called
         return returned
 
     def _compare_variables(self, key: Any) -> None:
@@ -123,8 +149,12 @@ class CompiledFunction:
         comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors)
         first: dict[int, int] = {}
         same = tuple([first.setdefault(id(x._cell), k) for k, x in enumerate(tensors)])
+        return comparable, same, *self._state()
+
+    def _state(self) -> tuple[Any, ...]:
+        """What a recording depends on besides the arguments. The variables around the function come last."""
         signals = scope.thread.signal, scope.thread.backward, id(configuration.current)
-        return comparable, same, tape.mode.enabled, _autocast_dtype(), signals, self._around().state()
+        return tape.mode.enabled, _autocast_dtype(), signals, self._around().state()
 
     def _around(self) -> Surroundings:
         """The variables around the function. They are found at its first call: they may be defined after it."""
@@ -218,6 +248,16 @@ def _comparable(x: Any, tensors: list[Tensor]) -> Any:
     return type(x), x, tuple([(name, value) for name, value in attributes.items() if type(value) in PLAIN])
 
 
+def _plain_types(xs: list[Any]) -> list[Any] | None:
+    """The types of tensors that share no value and have no history; None if that is not what they are."""
+    try:
+        if len({x._cell.id for x in xs}) == len(xs) and {x._node for x in xs} <= {None}:
+            return [x._type for x in xs]
+    except AttributeError:  # no tensor
+        pass
+    return None
+
+
 def _autocast_dtype() -> Any:
     """The dtype of `gt.autocast`; None outside of it."""
     if emit.casting is None:
@@ -244,8 +284,10 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
             live[last.drawn[2 * k]], live[last.drawn[2 * k + 1]] = keys[-1]
     numbers = [live[k] for k in sorted(live)]
     inputs = last.ids.copy()
-    for k, source in last.varying:
-        inputs[k] = _cell(source, arguments).id
+    for k, position in last.from_arguments:
+        inputs[k] = arguments[position]._cell.id
+    for k, tensor in last.from_grads:
+        inputs[k] = tensor._grad._cell.id
     freed = [_cell(source, arguments) for source in last.freed]
     for source, count in last.written:
         _cell(source, arguments).version += count
@@ -260,7 +302,7 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
     for tensor, _, result in last.grads:
         if result is not None:
             tensor._grad = results[result]
-    results |= {~k: x for k, x in enumerate(arguments)}
+    results |= {~k: arguments[k] for k in last.returned_arguments}
     return last.rebuild(results.__getitem__)
 
 

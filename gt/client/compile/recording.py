@@ -66,9 +66,12 @@ class Recording(Struct, eq=False):
     results: int
     #: the tensors it uses that are neither arguments nor gradients
     cells: list[Any]
-    #: the ids of its inputs; 0 for those that differ from call to call, and the positions and sources of those
+    #: which arguments it returns
+    returned_arguments: list[int]
+    #: the ids of its inputs; 0 for those that differ from call to call: (input, argument) and (input, tensor) of those
     ids: list[int] = field(default_factory=list)
-    varying: list[tuple[int, Source]] = field(default_factory=list)
+    from_arguments: list[tuple[int, int]] = field(default_factory=list)
+    from_grads: list[tuple[int, Any]] = field(default_factory=list)
     #: the tensors whose gradients it sets without using the gradients before
     replaced: list[Any] = field(default_factory=list)
     #: for each tensor in ``grads``: `_hooks_on` of it
@@ -80,7 +83,8 @@ class Recording(Struct, eq=False):
         self.ids = [what().id if kind == "cell" else 0 for kind, what in self.sources]
         self.hooked = [_hooks_on(tensor) for tensor, _, _ in self.grads]
         self.groups = [group_sizes(optimizer) for optimizer in self.optimizers]
-        self.varying = [(k, source) for k, source in enumerate(self.sources) if source[0] != "cell"]
+        self.from_arguments = [(k, what) for k, (kind, what) in enumerate(self.sources) if kind == "argument"]
+        self.from_grads = [(k, what) for k, (kind, what) in enumerate(self.sources) if kind == "grad"]
         used = {id(what) for kind, what in self.sources if kind == "grad"}
         self.replaced = [t for t, _, result in self.grads if result is not None and id(t) not in used]
 
@@ -195,6 +199,7 @@ class _RecordingBuilder:
         self, recorder: Recorder, session: Session, arguments: list[Any], words: list[Any], kinds: SortedWords
     ) -> None:
         self.recorder, self.session, self.arguments, self.words, self.kinds = recorder, session, arguments, words, kinds
+        self.returned_arguments: list[int] = []
 
     def recording(self, returned: Any) -> Recording:
         recorder, kinds = self.recorder, self.kinds
@@ -213,6 +218,7 @@ class _RecordingBuilder:
             [sources[k] for k in sorted(freed)], rebuild, comparable,
             1 + max((k for _, k in kinds.created_uses + kinds.created_frees), default=-1),
             [source[1] for source in sources if source[0] == "cell"],
+            self.returned_arguments,
         )  # fmt: skip
 
     def _grads(self) -> tuple[list[tuple[Any, bool, int | None]], dict[int, TensorType]]:
@@ -275,6 +281,7 @@ class _RecordingBuilder:
             return ("result", result), methodcaller("__call__", result)
         for k, argument in enumerate(self.arguments):
             if argument is returned or argument._cell is returned._cell:
+                self.returned_arguments.append(k)
                 return ("argument", k), methodcaller("__call__", ~k)
         raise Irregular("it returns a tensor that it did not compute and that is not an argument")
 
