@@ -4,6 +4,7 @@
 python benchmarks/simulate.py                                       8, 16 and 512 H100s
 python benchmarks/simulate.py --machine 8xh100 --workload gpt --workers 1 2 4 8
 python benchmarks/simulate.py --machine 2cpu --workload small-mlp --check     against a real run here, with its error
+python benchmarks/simulate.py --scale 8 64 512 4096 --connections 512         the dispatcher alone, measured here
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.autoshard.system import System
 from benchmarks.core import environment, results, tables, timing, verdict
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import BAD_INPUT, BadInput
-from benchmarks.simulation import calibrate
+from benchmarks.simulation import calibrate, scale_report
 from benchmarks.simulation.machine import Machine, names, read
 from benchmarks.simulation.predict import Prediction, predict
 from benchmarks.simulation.workloads import WORKLOADS, Workload
@@ -52,6 +53,11 @@ def parser() -> argparse.ArgumentParser:
     add("--batch", type=int, help="samples of a worker (weak) or of all together (strong)")
     add("--calibrate", action="store_true", help="measure the machine's rates with 2 CPU workers here first")
     add("--check", action="store_true", help="calibrate, and run the workload for real on 2 CPU workers here as well")
+    add("--scale", type=int, nargs="+", metavar="N", help="measure the dispatcher with N workers that do nothing")
+    add(
+        "--connections", type=int, nargs="+", default=[], metavar="N", help="with --scale: a real server, N connections"
+    )
+    add("--rounds", type=int, default=40, help="with --scale: repeated steps that are measured (default 40)")
     add("--port", type=int, default=9108, help="of the real system that is started for it (default 9108)")
     add("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
     return parser
@@ -168,7 +174,11 @@ def main(words: list[str] | None = None) -> int:
     try:
         if options.batch is not None and options.batch < 1:
             raise BadInput(f"--batch {options.batch}: at least 1")
-        return run(options)
+        if min([*(options.scale or []), *options.connections, options.rounds], default=1) < 1:
+            raise BadInput("--scale, --connections and --rounds: at least 1")
+        if options.connections and not options.scale:
+            raise BadInput("--connections belongs to --scale")
+        return scale_report.run(options) if options.scale else run(options)
     except (BadInput, results.Unwritable) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

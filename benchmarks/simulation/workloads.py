@@ -74,6 +74,12 @@ WORKLOADS = {
         _gpt_step(True),
         16,
     ),
+    "mini-gpt": Workload(
+        "Mini-GPT of 8 layers, width 1024, 1024 tokens, AdamW, bfloat16",
+        _gpt(8, 1024, 16, 50257, 1024),
+        _gpt_step(True),
+        8,
+    ),
     "small-mlp": Workload("MLP, 256-1024-1024-16, AdamW, float32", mlp((256, 1024, 1024, 16)), mlp_step, 1024),
     "small-gpt": Workload(
         "GPT of 2 layers, width 128, 128 tokens, AdamW, float32", _gpt(2, 128, 4, 256, 128), _gpt_step(False), 32

@@ -268,7 +268,7 @@ class Dispatcher:
         self.delivery.send(worker, Welcome(id, VERSION))
         self.inspections.log(f"worker {id} connected ({m.device}, {m.backend}, pid {m.pid})")
         self.listeners.worker_joined(worker)
-        self._announce_roster()
+        self._announce(Roster([info], []))
         self._schedule()
 
     def _roster(self) -> list[WorkerInfo]:
@@ -277,9 +277,9 @@ class Dispatcher:
     def _settings_on(self) -> list[str]:
         return sorted(self._settings.union(*(worker.settings for worker in self.workers.values())))
 
-    def _announce_roster(self) -> None:
+    def _announce(self, change: Roster) -> None:
         for client in self.clients.values():
-            self.delivery.send(client, Roster(self._roster()))
+            self.delivery.send(client, change)
         self.listeners.peers_changed()
 
     def _bye(self, sender: Client | WorkerState | ViewerState, m: Bye, rest: object) -> None:
@@ -332,7 +332,7 @@ class Dispatcher:
         self.inspections.worker_gone(worker.id)
         for client in self.clients.values():
             self.requests.handle_waiting(client)
-        self._announce_roster()
+        self._announce(Roster([], [worker.id]))
 
     # -- a client's program --------------------------------------------------------------
 

@@ -6,13 +6,14 @@ worker (a longer block, another group). So each worker gets its own definition o
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.plan.layouts import Layout
-from gt.dispatcher.plan.moves import LOCAL_OPS, REDUCTIONS, MoveStep, worker_share
+from gt.dispatcher.plan.moves import LOCAL_OPS, REDUCTIONS, MoveStep, same_shares, worker_share
 from gt.dispatcher.plan.planner import Choice
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
@@ -208,7 +209,7 @@ class Ledger:
     def _announce_collective(self, coded: CodedStep, t: TensorType, step: MoveStep, announce: Announce) -> None:
         """Workers with the same share get the same object, so it is encoded once."""
         moves: dict[Any, Move] = {}
-        for worker in step.workers:
+        for worker, *others in same_shares(step, t):
             members, attributes = worker_share(step, t, worker)
             before, after = (_wire_block(t, layout, worker) for layout in (step.source, step.target))
             key = members, *attributes.values(), before, after
@@ -217,7 +218,8 @@ class Ledger:
                     coded.groups.append(members)
                 group = self._group(members, announce)
                 moves[key] = Move(coded.code, step.kind, group, list(attributes.items()), before, after)
-            announce(worker).moves.append(moves[key])
+            for one in (worker, *others):
+                announce(one).moves.append(moves[key])
 
     # -- groups ----------------------------------------------------------------------------
 
@@ -290,17 +292,34 @@ def _shares(signature: Signature, choice: Choice) -> list[tuple[Signature, list[
     workers = choice.outs[0].workers
     if all(layout.replicated for layout in (*choice.ins, *choice.outs)):
         return [(signature, list(workers))]
-    tensors = [t for t in signature.ins if isinstance(t, TensorType)]
+    tensors = tuple(t for t in signature.ins if isinstance(t, TensorType))
+    layouts = zip((*choice.ins, *choice.outs), (*tensors, *signature.outs), strict=True)
+    with contextlib.suppress(IndexError):  # of a `local` rule that reads where a block begins
+        return _alike(signature, choice, tensors, all(layout.is_even(t.shape) for layout, t in layouts))
     shares: dict[Any, tuple[Share, list[int]]] = {}
     for worker in workers:
-        ins_at, ins = _blocks(choice.ins, tensors, worker)
-        outs_at, outs = _blocks(choice.outs, signature.outs, worker)
-        # only ops with a `local` rule depend on where a block begins
-        key = (ins, outs) if signature.op.local is None else (ins, outs, ins_at, outs_at)
-        if key not in shares:
-            shares[key] = Share(ins, outs, ins_at, outs_at, tuple(tensors), signature.outs), []
-        shares[key][1].append(worker)
+        (ins_at, ins), (outs_at, outs) = (
+            _blocks(choice.ins, tensors, worker),
+            _blocks(choice.outs, signature.outs, worker),
+        )
+        share = Share(ins, outs, ins_at, outs_at, tensors, signature.outs)
+        shares.setdefault((ins, outs, ins_at, outs_at), (share, []))[1].append(worker)
     return [(_local_signature(signature, share, workers[0]), workers) for share, workers in shares.values()]
+
+
+def _alike(
+    signature: Signature, choice: Choice, tensors: tuple[TensorType, ...], is_even: bool
+) -> list[tuple[Signature, list[int]]]:
+    """The shares, if blocks of the same types have the same share. Raises IndexError if the op's ``local`` rule reads
+    where a block begins. If all blocks are equal (``is_even``), the time does not depend on the number of workers."""
+    workers = choice.outs[0].workers
+    alike: dict[Any, list[int]] = {}
+    for worker in workers[:1] if is_even else workers:
+        types = _blocks(choice.ins, tensors, worker)[1], _blocks(choice.outs, signature.outs, worker)[1]
+        alike.setdefault(types, []).append(worker)
+    shares = [(Share(ins, outs, (), (), tensors, signature.outs), having) for (ins, outs), having in alike.items()]
+    signatures = [(_local_signature(signature, share, having[0]), having) for share, having in shares]
+    return [(signatures[0][0], list(workers))] if is_even else signatures
 
 
 def _local_signature(signature: Signature, share: Share, worker: int) -> Signature:

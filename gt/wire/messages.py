@@ -259,9 +259,11 @@ class Answer(Message, frozen=True, array_like=True, tag=True):
 
 
 class Roster(Message, frozen=True, array_like=True, tag=True):
-    """The workers changed."""
+    """Workers joined, or are gone. `Welcome` lists those that are there: the whole list for each change would take
+    quadratic time while many join."""
 
-    workers: list[WorkerInfo]
+    joined: list[WorkerInfo]
+    gone: list[int]
 
 
 class Admit(Message, frozen=True, array_like=True, tag=True):

@@ -223,12 +223,14 @@ class Session:
                 link.send([encode(message)])
 
     def _roster(self, m: Roster, frames: object) -> None:
-        if lost := [worker for worker in self.connection.workers if worker not in m.workers]:
+        workers = self.connection.workers
+        if m.gone:
             self.replies.workers_lost()
-            self.failures.workers_lost(lost)
+            self.failures.workers_lost([worker for worker in workers if worker.id in m.gone])
             if self.connection.recovery is not None:
-                self.connection.replaced.update(worker.id for worker in lost)
-        self.connection.workers = m.workers
+                self.connection.replaced.update(m.gone)
+            workers = [worker for worker in workers if worker.id not in m.gone]
+        self.connection.workers = [*workers, *m.joined]
 
     def _restarted(self, m: Restarted, frames: object) -> None:
         """A worker was lost, and the server runs the program again: these reads get their values from the beginning,

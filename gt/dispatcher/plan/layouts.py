@@ -6,6 +6,7 @@ mesh of one worker has no axes; an axis with one worker is left out.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from math import prod
 from typing import ClassVar
@@ -49,6 +50,11 @@ class Mesh:
             self._lines[axis] = {others: tuple(line) for others, line in lines.items()}
         at = self.coordinates[worker]
         return self._lines[axis][at[:axis] + at[axis + 1 :]]
+
+    def lines(self, axis: int) -> Collection[tuple[int, ...]]:
+        """All lines along ``axis``."""
+        self.line(axis, self.workers[0])
+        return self._lines[axis].values()
 
     def __str__(self) -> str:
         workers = ",".join(map(str, self.workers))
@@ -107,6 +113,16 @@ class Layout:
                 starts[placement.dim] += at
                 sizes[placement.dim] = length
         return tuple(starts), tuple(sizes)
+
+    def is_even(self, shape: Shape) -> bool:
+        """Whether the blocks of all workers have the same sizes."""
+        sizes = list(shape)
+        for placement, n in zip(self.placements, self.mesh.shape, strict=True):
+            if isinstance(placement, Shard):
+                sizes[placement.dim], rest = divmod(sizes[placement.dim], n)
+                if rest:
+                    return False
+        return True
 
     def local(self, t: TensorType, worker: int) -> TensorType:
         """The type of a worker's block."""

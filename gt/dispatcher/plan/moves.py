@@ -14,7 +14,7 @@ the last axis first. Then axes are sharded, the first axis first. So two axes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -199,6 +199,26 @@ LOCAL_OPS: dict[str, Callable[[MoveStep, TensorType, int], dict[str, Any]]] = {
     "block": _block_attributes,
     "term": _term_attributes,
 }
+
+
+def same_shares(step: MoveStep, t: TensorType) -> Iterable[Sequence[int]]:
+    """The workers of a collective step; those that are known to have the same share are together.
+
+    Comparing the shares of n workers takes quadratic time: each names all members of the group.
+    """
+    if step.kind == "broadcast":
+        root = step.source.worker
+        return (root,), tuple(w for w in step.workers if w != root)
+    if step.kind not in ALONG_AN_AXIS:
+        return ((w,) for w in step.workers)
+    lines = step.source.mesh.lines(step.axis)
+    if step.source.is_even(t.shape) and step.target.is_even(t.shape):
+        return lines
+    alike: dict[Any, list[int]] = {}
+    for number, line in enumerate(lines):
+        for w in line:
+            alike.setdefault((number, step.source.local(t, w), step.target.local(t, w)), []).append(w)
+    return alike.values()
 
 
 def worker_share(step: MoveStep, t: TensorType, worker: int) -> WorkerShare:

@@ -103,7 +103,8 @@ class Signals:
             named = {worker for each in self.specs.values() for worker in each.workers}
             chosen = substituted(chosen, workers, named, self._substitutes)
             spec = replace(spec, mesh=shrunk(spec.mesh, len(chosen)))
-        missing = [w for w in chosen if w not in workers]
+        present = set(workers)
+        missing = [w for w in chosen if w not in present]
         if missing:
             connected = ", ".join(map(str, workers))
             return Lost(f"signal {name!r} names worker {missing[0]}, which is not connected; connected: {connected}")

@@ -16,9 +16,10 @@ def substituted(
 
     Workers that no signal names come first. A choice is kept in ``substitutes``, so that all signals make the same one.
     """
-    result = [worker for worker in chosen if worker in workers]
+    present = set(workers)
+    result = [worker for worker in chosen if worker in present]
     for at, worker in enumerate(chosen):
-        if worker in workers:
+        if worker in present:
             continue
         before, taken = substitutes.get(worker), set(substitutes.values())
         spare = sorted(

@@ -121,33 +121,37 @@ def replay(
     records = [(inputs[k], record) for k, record in plan.changed_inputs]
     records += [(base + k, record) for k, record in plan.created_records]
     # the ids of copies are resolved before any copy is forgotten
-    updates = [(id, record, {layout: id_of(source) for layout, source in record.copies}) for id, record in records]
-    for k in plan.freed:
-        _forget_tensor(client, inputs[k])
-    for id, record, copies in updates:
-        _set_record(client, id, record, copies)
+    new_copies = {
+        id: {layout: id_of(source) for layout, source in record.copies} for id, record in records if record.copies
+    }
+    _forget_tensors(client, [inputs[k] for k in plan.freed])
+    _set_records(client, records, new_copies)
 
 
-def _forget_tensor(client: Client, id: int) -> None:
-    client.tensors.pop(id, None)
-    client.copies.pop(id, None)
-    # `Client.forget_origin`, without the call
-    client.origins.pop(id, None)
-    client.uncached.discard(id)
+def _forget_tensors(client: Client, ids: list[int]) -> None:
+    tables: tuple[dict[int, Any], ...] = client.tensors, client.copies, client.origins
+    for table in filter(None, tables):
+        for id in ids:
+            table.pop(id, None)
+    if client.uncached:
+        client.uncached.difference_update(ids)
 
 
-def _set_record(client: Client, id: int, record: TensorRecord, copies: dict[Layout, int]) -> None:
-    client.tensors[id] = record.state
-    if copies:
-        client.copies[id] = copies
-    else:
-        client.copies.pop(id, None)
-    if record.origin is not None:
-        client.origins[id] = record.origin
-    else:
-        client.origins.pop(id, None)
-    if record.uncached:
-        client.uncached.add(id)
+def _set_records(
+    client: Client, records: list[tuple[int, TensorRecord]], new_copies: dict[int, dict[Layout, int]]
+) -> None:
+    tensors, copies, origins = client.tensors, client.copies, client.origins
+    for id, record in records:
+        tensors[id] = record.state
+        if record.origin is not None:
+            origins[id] = record.origin
+        else:
+            origins.pop(id, None)
+        if record.uncached:
+            client.uncached.add(id)
+        if copies and not record.copies:
+            copies.pop(id, None)
+    copies.update(new_copies)
 
 
 def forget_fragment(client: Client, number: int, output: ForwardOutput) -> None:
