@@ -21,7 +21,7 @@ from gt.torch_device.gradients import present, spread
 from gt.torch_device.kernels import functional
 
 
-class Kind(NamedTuple):
+class LayerKind(NamedTuple):
     """A kind of layer."""
 
     name: str
@@ -42,13 +42,13 @@ def _emit(op: Any) -> Callable[..., tuple[Tensor, ...]]:
 def register() -> None:
     for name, mode in MODES.items():
         forward, backward = (functional(_emit(OPS[op])) for op in (name, f"{name}_backward"))
-        kind = Kind(name, mode.states, forward, backward)
+        kind = LayerKind(name, mode.states, forward, backward)
         for key in (backend.KEY, backend.AUTOGRAD_KEY):  # with and without gradients
             backend.add_kernel(f"{name}.input", partial(_padded, kind), key)
             backend.add_kernel(f"{name}.data", partial(_packed, kind), key)
 
 
-def _padded(kind: Kind, x: Any, states: Any, weights: Any, *options: Any) -> Any:
+def _padded(kind: LayerKind, x: Any, states: Any, weights: Any, *options: Any) -> Any:
     """``options``: biases, layers, dropout, train, bidirectional, batch first."""
     own, (*others, batch_first) = _listed(states), options
     if not _has_instruction(x, *own, *weights) or x.ndim != 3:
@@ -57,7 +57,7 @@ def _padded(kind: Kind, x: Any, states: Any, weights: Any, *options: Any) -> Any
     return (y.transpose(0, 1) if batch_first else y, *ends)
 
 
-def _packed(kind: Kind, x: Any, sizes: torch.Tensor, states: Any, weights: Any, *options: Any) -> Any:
+def _packed(kind: LayerKind, x: Any, sizes: torch.Tensor, states: Any, weights: Any, *options: Any) -> Any:
     own = _listed(states)
     if not _has_instruction(x, *own, *weights) or x.ndim != 2:
         return kind.run_by_steps("data", x, sizes, states, weights, *options)
@@ -79,7 +79,7 @@ def _has_instruction(x: torch.Tensor, *others: torch.Tensor) -> bool:
 
 
 def _layers(
-    kind: Kind,
+    kind: LayerKind,
     sizes: torch.Tensor | None,
     x: torch.Tensor,
     states: list[torch.Tensor],
@@ -92,7 +92,7 @@ def _layers(
 ) -> list[torch.Tensor]:
     """The output of the last layer, and the last states of all."""
     directions, count = 1 + bidirectional, len(weights) // layers
-    options = _Options(kind, has_biases, bidirectional, sizes, () if sizes is None else (sizes.to(x.device),))
+    options = _LayerOptions(kind, has_biases, bidirectional, sizes, () if sizes is None else (sizes.to(x.device),))
     ends = []
     for layer in range(layers):
         if layer and dropout and train:
@@ -100,15 +100,15 @@ def _layers(
         own = states if layers == 1 else [s[layer * directions : (layer + 1) * directions] for s in states]
         operands = (x, *own, *weights[layer * count : (layer + 1) * count])
         if torch.is_grad_enabled() and any(t.requires_grad for t in operands):
-            x, *end = _Layer.apply(options, *operands)  # type: ignore[no-untyped-call]
+            x, *end = _LayerFunction.apply(options, *operands)  # type: ignore[no-untyped-call]
         else:
             x, *end = kind.forward(*operands, *options.sizes, train=False)
         ends.append(end)
     return [x, *ends[0]] if layers == 1 else [x, *(torch.cat(parts) for parts in zip(*ends, strict=True))]
 
 
-class _Options(NamedTuple):
-    kind: Kind
+class _LayerOptions(NamedTuple):
+    kind: LayerKind
     has_biases: bool
     bidirectional: bool
     #: of a packed batch, in the client
@@ -125,11 +125,11 @@ class _Options(NamedTuple):
         return self.kind.run_by_steps("input", x, own, *options, False)
 
 
-class _Layer(torch.autograd.Function):
+class _LayerFunction(torch.autograd.Function):
     """One layer, whose gradients are one instruction too."""
 
     @staticmethod
-    def forward(ctx: Any, options: _Options, *operands: torch.Tensor) -> Any:
+    def forward(ctx: Any, options: _LayerOptions, *operands: torch.Tensor) -> Any:
         results = options.kind.forward(*operands, *options.sizes, train=True)
         ctx.options = options
         ctx.save_for_backward(*operands, results[0])
