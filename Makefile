@@ -19,7 +19,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 test: .venv/test
 	$(PYTEST) -m "not long"
 
-test-all: .venv/test .venv/programs .venv/browser .venv/sshd .venv/slurm .venv/ray
+test-all: .venv/test .venv/programs .venv/browser .venv/sshd .venv/slurm .venv/hosts .venv/ray
 	$(PYTEST)
 
 test-quick: .venv/test
@@ -77,6 +77,13 @@ bench: .venv/test
 	@command -v sbatch > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client munge; } > /dev/null 2>&1; } || \
 		echo "no Slurm: the tests of gt.launch.slurm are skipped"
+	touch $@
+
+# network namespaces as hosts for tests/test_doctor_cluster.py, in the same way
+.venv/hosts: | .venv/test
+	@command -v ip > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends iproute2; } > /dev/null 2>&1; } || \
+		echo "no iproute2: tests on several hosts are skipped"
 	touch $@
 
 # for tests/test_ray.py

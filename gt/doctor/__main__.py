@@ -1,7 +1,8 @@
 """``gt doctor``: what this machine has, what is wrong with it, and what to do about it.
 
-It also starts small systems on this machine: one worker, for a round trip, and two workers, for a collective. The exit
-code is 1 if there is a problem.
+It also starts small systems on this machine: one worker, for a round trip, and two workers, for a collective. With
+--cluster it examines a running system instead: every pair of workers, and the way to the server. The exit code is 1 if
+there is a problem.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import asdict
 from gt.doctor.findings import PROBLEM, Finding, find_problems, size
 from gt.doctor.machine import Machine, SecretFile, examine
 from gt.doctor.trials import TrialResult, try_collective, try_round_trip
-from gt.launch.command_name import make_parser
+from gt.launch.command_name import command_name, make_parser
 
 #: The width of the labels, and the widest text.
 LABEL_WIDTH, MAX_WIDTH = 18, 118
@@ -27,11 +28,25 @@ LABEL_WIDTH, MAX_WIDTH = 18, 118
 def main(argv: list[str] | None = None) -> int:
     parser = make_parser("gt.doctor", __doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-p", "--port", type=int, default=9000, help="the port a server would use (default 9000)")
+    parser.add_argument("-p", "--port", type=int, help="the port a server would use, or uses (default 9000)")
     parser.add_argument("--no-trials", action="store_true", help="start nothing")
+    parser.add_argument("--cluster", action="store_true", help="examine a running system, as an ordinary client of it")
+    parser.add_argument(
+        "--host", help="with --cluster: where the server runs (default: the system of gt up, else here)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="with --cluster: seconds for all measurements (default 60)"
+    )
     options = parser.parse_args(argv)
-    if not 0 < options.port < 1 << 16:
+    if options.port is not None and not 0 < options.port < 1 << 16:
         parser.error("--port must be from 1 to 65535")
+    if options.host is not None and not options.cluster:
+        parser.error("--host needs --cluster")
+    if options.cluster:
+        from gt.doctor.cluster_report import report
+        from gt.scripts.command import run
+
+        return run(command_name("gt.doctor"), lambda: report(options))
     try:
         return _examine(options)
     except BrokenPipeError:  # the reader of our output has ended; so do we
@@ -42,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _examine(options: argparse.Namespace) -> int:
-    machine = examine(options.port)
+    machine = examine(options.port or 9000)
     if not options.json:
         _print_rows(fact_rows(machine))
     trials: list[TrialResult] = []

@@ -66,11 +66,11 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 class Process:
-    """A Python process whose output can be waited for line by line."""
+    """A Python process whose output can be waited for line by line. ``before``: words before its command."""
 
-    def __init__(self, *arguments: str, **extra: str) -> None:
+    def __init__(self, *arguments: str, before: tuple[str, ...] = (), **extra: str) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*before, sys.executable, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -135,6 +135,8 @@ class Process:
 class System:
     """A server with workers, as a user would start them in terminals."""
 
+    host = "localhost"
+
     def __init__(self, stack: contextlib.ExitStack, *options: str, **extra: str) -> None:
         self._stack = stack
         self.port = free_port()
@@ -163,7 +165,7 @@ class System:
             import gt
             def go(): sys.stdin.readline()
             def say(*what): print(*what, flush=True)
-            gt.connect("localhost:{port or self.port}")
+            gt.connect("{self.host}:{port or self.port}")
         """
         return self.start("-c", textwrap.dedent(prelude) + textwrap.dedent(program), **extra)
 
