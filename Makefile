@@ -79,7 +79,7 @@ bench: .venv/test
 		echo "no Slurm: the tests of gt.launch.slurm are skipped"
 	touch $@
 
-# network namespaces as hosts for tests/test_doctor_cluster.py, in the same way
+# network namespaces as hosts for tests/test_hosts.py and test_doctor_cluster.py, in the same way
 .venv/hosts: | .venv/test
 	@command -v ip > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends iproute2; } > /dev/null 2>&1; } || \
