@@ -124,12 +124,15 @@ def warnings(records: Sequence[reading.Read]) -> list[str]:
 
 def against(records: Sequence[reading.Read], old: Sequence[reading.Read], options: argparse.Namespace) -> int:
     """The number of regressions."""
-    count = 0
+    count = compared = 0
     for group, baseline in comparing.paired(records, old):
         machines, before = comparing.runs(group, options.machine), comparing.runs(baseline, options.machine)
         rows = list(comparing.changes(machines, before, options.variation))
+        compared += len(rows)
         count += sum(row[-1] == comparing.REGRESSION for row in rows)
         tables.show(f"\nAgainst the baseline: {works.title(group[0])}", comparing.CHANGES, rows)
+    if not compared:
+        raise BadInput("no figure is in both the records and the baseline: nothing was compared")
     print(f"{count} regression{'s' if count != 1 else ''}")
     return count
 

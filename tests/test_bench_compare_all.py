@@ -175,6 +175,12 @@ def test_an_edited_transformer_record_is_refused(tmp_path, capsys):
     assert "joules_per_sample is 0.1" in compare(capsys, save(tmp_path, "a", data), code=2)
 
 
+def test_a_record_without_figures_is_no_comparison(tmp_path, capsys):
+    empty = save(tmp_path, "empty", json.loads(RECOVERY.read_text()), results={})
+    for words in ((empty, "--baseline", RECOVERY), (RECOVERY, "--baseline", empty)):
+        assert "nothing was compared" in compare(capsys, *words, code=2)
+
+
 def test_bad_input(tmp_path, capsys):
     assert "no record in" in compare(capsys, tmp_path, code=2)
     running = save(tmp_path, "running", json.loads(RECOVERY.read_text()), status="interrupted")

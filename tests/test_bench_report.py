@@ -209,6 +209,10 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(tmp_path):
         assert "pairs: not drawn" in page.text
 
 
+def test_a_value_that_is_no_number_is_shown():
+    assert figures.text(float("nan"), "s") == "nan s"
+
+
 def test_text_of_a_record_is_escaped(tmp_path):
     def rename(data):
         data["environment"]["cpu"]["model"] = "<script>alert(1)</script>"

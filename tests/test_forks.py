@@ -274,6 +274,8 @@ def test_arguments(cluster: Cluster) -> None:
             gt.snapshot(epoch=3)
         with pytest.raises(ConfigError, match="this snapshot has no names"):
             gt.fork(gt.snapshot())
+        with pytest.raises(ConfigError, match=r"fork\(NoneType\): neither a snapshot nor the text of one"):
+            gt.fork(None)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="cannot be saved"):
             gt.snapshot(x=gt.ones(1), f=lambda: 1)
 

@@ -166,3 +166,23 @@ def test_the_backend_has_a_name() -> None:
     compiled(lambda x: x)
     assert "gt" in torch._dynamo.list_backends()
     assert gt.torch_device.NAME == DEVICE
+
+
+def test_results_that_share_elements() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return y, y[1:], y.t() if y.ndim == 2 else y.view(-1), x + 1
+
+    for shape in ((3,), (2, 3)):
+        call = compiled(function)
+        for _ in range(4):
+            y, *views, other = call(torch.ones(shape, device=DEVICE))
+            y.zero_()
+            assert [v.sum().item() for v in views] == [0, 0]
+            assert other.sum().item() == 2 * torch.Size(shape).numel()
+
+
+def test_a_number_that_changes() -> None:
+    call = compiled(lambda x, k: (x * k).sum())
+    for k in (2.5, 3.5, 4.5):
+        assert call(torch.ones(2, device=DEVICE), k).item() == 2 * k

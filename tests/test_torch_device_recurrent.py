@@ -154,3 +154,34 @@ def test_what_torch_refuses() -> None:
         layer(torch.ones(5, 2, 3, device=DEVICE).double())
     with pytest.raises(RuntimeError, match="larger than 0"):
         layer(torch.ones(0, 2, 3, device=DEVICE))
+
+
+@by_name
+def test_data_that_is_written_between_the_passes(kind: Any) -> None:
+    """torch computes with what is there then."""
+    results = []
+    for device in (DEVICE, "cpu"):
+        torch.manual_seed(0)
+        layer, x = kind(3, 4).to(device), torch.ones(5, 2, 3).to(device).requires_grad_()
+        y = layer(x)[0]
+        layer.weight_hh_l0.data.mul_(2)
+        y.sum().backward()
+        results.append(x.grad.cpu())
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.long
+@by_name
+def test_gradcheck(kind: Any) -> None:
+    layer = kind(2, 2).double().to(DEVICE)
+    x = torch.randn(2, 1, 2, dtype=torch.float64).to(DEVICE).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: layer(x)[0], (x,))
+
+
+@pytest.mark.long
+def test_torch_compile_goes_around_them() -> None:
+    torch.manual_seed(0)
+    layer, x = torch.nn.LSTM(3, 4, num_layers=2), torch.randn(5, 2, 3)
+    compiled = torch.compile(copy.deepcopy(layer).to(DEVICE), backend="gt")
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x.to(DEVICE))[0].cpu(), layer(x)[0])

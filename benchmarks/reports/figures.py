@@ -22,7 +22,7 @@ DETAILS = {"doubling", "single", "epochs", "exposed", "create", "compute", "retr
 #: samples under these keys, with their median beside them -> unit
 SERIES = {"ratios": "x", "samples": "s", "seconds": "s"}
 #: figures without samples -> unit
-PLAIN = {"median_ms": "ms", "p99_ms": "ms", "max_ms": "ms"}
+PLAIN = {"median_ms": "ms", "p99_ms": "ms", "max_ms": "ms", "replay_s": "s", "step_s": "s", "join_s": "s"}
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,8 @@ def number(value: float) -> str:
 def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     """The factor and the unit in which these values are easy to read."""
     largest = max((abs(v) for v in values), default=0.0)
-    return next((f, u) for least, f, u in SCALES.get(unit, [(0.0, 1.0, unit)]) if largest >= least)
+    scales = SCALES.get(unit, [(0.0, 1.0, unit)])
+    return next(((f, u) for least, f, u in scales if largest >= least), (1.0, unit))  # none fits what is no number
 
 
 def text(value: float, unit: str) -> str:

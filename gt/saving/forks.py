@@ -106,6 +106,8 @@ def fork(snapshot: Snapshot | str) -> dict[str, Any]:
         before = gt.snapshot(x=gt.ones(3))
         x = gt.fork(before)["x"]
     """
+    if not isinstance(snapshot, Snapshot | str):
+        raise ConfigError(f"fork({type(snapshot).__name__}): neither a snapshot nor the text of one")
     if not isinstance(snapshot, ForkableSnapshot | str):
         raise ConfigError("fork(): this snapshot has no names; take it with gt.snapshot(model=model)")
     session, key = connect.session(), str(snapshot)

@@ -143,7 +143,8 @@ def skip_autocast() -> None:
 
 
 def has_kernel(overload: str, key: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{overload}", key))
+    name = overload if "::" in overload else f"aten::{overload}"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
 def overloads() -> list[str]:

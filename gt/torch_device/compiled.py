@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -35,7 +36,7 @@ _WITHOUT_STRIDES = {aten.view.default: aten.reshape.default, aten._unsafe_view.d
 def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """A backend of `torch.compile`: the graph as a function that runs fragments, also for its gradients."""
     compiler: Any = aot_autograd(
-        fw_compiler=_forward, bw_compiler=_fragment, inference_compiler=_fragment,
+        fw_compiler=_forward, bw_compiler=_fragment, inference_compiler=_inference,
         # as torch's own compiler does it: the backward pass computes views and cheap ops again
         partition_fn=min_cut_rematerialization_partition,
     )  # fmt: skip
@@ -43,6 +44,8 @@ def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -
 
 
 register_backend(compile_graph, name="gt")
+# where a graph is interrupted, torch would go on in the Python code of the device's kernels
+trace_rules.add("gt")
 
 
 def _forward(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -61,6 +64,27 @@ def _fragment(graph: torch.fx.GraphModule, inputs: Sequence[Any], returned: int 
         names = ", ".join(missing)
         warn(f"torch.compile: the device {backend.NAME!r} has no kernel for {names}: this graph runs op by op")
     return make_boxed_func(_GraphFunction(graph, returned, not missing))
+
+
+def _inference(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The function that runs a graph without gradients. If its results share elements, it runs op by op: a fragment
+    returns values, and no views of them. With gradients, torch makes such results itself."""
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    nodes = {node for node in output.args[0] if isinstance(node, torch.fx.Node)}
+    roots = [root for root in map(_viewed, nodes) if root.op != "placeholder"]
+    return _fragment(graph, inputs) if len({*roots}) == len(roots) else make_boxed_func(graph.forward)
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose result this one is a view of; itself if it is none."""
+    while node.op == "call_function" and (node.target is operator.getitem or _is_view(node.target)):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _is_view(target: Any) -> bool:
+    returns = target._schema.returns if isinstance(target, torch._ops.OpOverload) else ()
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 def missing_overloads(graph: torch.fx.GraphModule) -> list[str]:

@@ -140,6 +140,8 @@ class _LayerFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         options, (x, *rest, y), needs = ctx.options, ctx.saved_tensors, ctx.needs_input_grad[1:]
         given = tuple(grad is not None for grad in grads)
+        if not any(given):
+            return (None,) * (1 + len(needs))
         if torch.is_grad_enabled():  # these gradients are differentiated in turn
             wanted = [t for t, needed in zip((x, *rest), needs, strict=True) if needed]
             results = [r for r, there in zip(options.run_by_steps(x, *rest), given, strict=True) if there]

@@ -159,7 +159,8 @@ def layer_torch(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool) -> 
 
 def _recorded(mode: Mode, torch: Any, *operands: Any) -> Graph:
     with torch.enable_grad():
-        leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in operands]
+        # ``data``, because it has no version: whether an operand was written since then is the client's question
+        leaves = [x.data.requires_grad_(x.is_floating_point()) for x in operands]
         return Graph(leaves, _forward(mode, torch, *leaves, train=True))
 
 
