@@ -69,6 +69,7 @@ DIFFERENT = {
     "compile": "runs repeated calls as one fragment; torch's options are accepted ([hot paths](hot_paths.md))",
     "empty": "gives zeros, because workers are shared",
     "empty_like": "gives zeros, because workers are shared",
+    "fork": "copies a snapshot to new tensors ([forks](failures.md#forks)); torch's starts a task of TorchScript",
     "from_numpy": "copies the array",
     "get_default_dtype": "always float32",
     "load": "reads safetensors files, and runs no code from a file",
