@@ -226,7 +226,7 @@ def test_text_of_a_record_is_escaped(tmp_path):
 def test_one_page_a_machine_and_other_files_are_left_out(tmp_path, capsys):
     folder = tmp_path / "records"
     folder.mkdir()
-    for name in ("recovery_20261117T114530Z", "journal_20261117T164244Z"):  # two machines
+    for name in ("recovery_20261117T114530Z", "journal_20261117T194356Z"):  # two machines
         (folder / f"{name}.json").write_bytes((RESULTS / "2cpu" / f"{name}.json").read_bytes())
     (folder / "other.json").write_text("{}")
     for _ in range(2):  # made again, the page is replaced
