@@ -19,19 +19,14 @@ from gt.testing import Cluster
 from gt.wire.codec import encode
 from gt.wire.identities import Quota
 from gt.wire.recovery_messages import DropKept, Fork, Keep
+from gt.worker.errors import DeviceBroken
 from tests.support.invariants import settled
 from tests.test_cluster import seeds, small  # noqa: F401, a fixture
 from tests.test_journal import Twins
-from tests.test_recovery import kill_home
+from tests.test_recovery import _later_sessions_do_not_recover, kill_home  # noqa: F401, a fixture
 from tests.test_tenants import MIB, cluster_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def _later_sessions_do_not_recover() -> Iterator[None]:
-    yield
-    connect.recover_later_sessions(None)
 
 
 @pytest.fixture
@@ -475,3 +470,20 @@ def check(tensors: list[Any]) -> None:
             assert tensor.tolist() == value
         except (ClusterError, ConnectionLost):
             assert not recovers
+
+
+def test_a_device_that_breaks_while_it_copies(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(engine: object, value: object) -> None:
+        raise RuntimeError("device-side assert")
+
+    with cluster.client():
+        x = gt.arange(3.0)
+        kept = gt.snapshot(x=x)
+        assert kept.wait()
+        monkeypatch.setattr(type(cluster._engine), "copy", broken)
+        monkeypatch.setattr(type(cluster._engine), "is_broken", lambda engine, error: True)
+        with pytest.raises(DeviceBroken, match="device-side assert"):  # the worker's process would end here
+            gt.snapshot(x=x).wait()
+        with pytest.raises(DeviceBroken, match="device-side assert"):
+            gt.fork(kept)["x"].tolist()
+        monkeypatch.undo()

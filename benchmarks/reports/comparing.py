@@ -74,11 +74,11 @@ class Runs:
 
     @cached_property
     def values(self) -> dict[str, Value]:
-        found: dict[str, list[Figure]] = {}
+        by_name: dict[str, list[Figure]] = {}
         for record in self.records:
             for figure in record.figures:
-                found.setdefault(figure.name, []).append(figure)
-        return {name: value_of(figures) for name, figures in found.items()}
+                by_name.setdefault(figure.name, []).append(figure)
+        return {name: value_of(figures) for name, figures in by_name.items()}
 
 
 def value_of(figures: Sequence[Figure]) -> Value:
@@ -93,18 +93,18 @@ def value_of(figures: Sequence[Figure]) -> Value:
 
 def runs(records: Sequence[Read], group: str, prices: dict[str, float] | None = None) -> list[Runs]:
     """The runs of each machine and variant among records of one work; labels say in what they differ."""
-    found: dict[tuple[Any, ...], list[Read]] = {}
+    grouped: dict[tuple[Any, ...], list[Read]] = {}
     for record in records:
-        found.setdefault((record.machine(group), works.variant(record)), []).append(record)
+        grouped.setdefault((record.machine(group), works.variant(record)), []).append(record)
     keys = [key for key in works.differing(records) if key not in works.MACHINE]
     ranks = len({record.data["world_size"] for record in records}) > 1
     labels = []
-    for own in found.values():
+    for own in grouped.values():
         card = own[0].cards[:1] if group == "card" else ()
         labels.append(", ".join(filter(None, [machine_name(own[0]), *card, works.description(own[0], keys, ranks)])))
     price = prices or {}
     return [
-        Runs(tuple(own), label, price.get(own[0].device)) for label, own in zip(labels, found.values(), strict=True)
+        Runs(tuple(own), label, price.get(own[0].device)) for label, own in zip(labels, grouped.values(), strict=True)
     ]
 
 

@@ -21,11 +21,11 @@ def wall_seconds(record: Read) -> float | None:
 
 def parts(record: Read) -> dict[str, float]:
     """Seconds of each part that the record knows of, and of the rest; empty if it knows none."""
-    found = dict(_parts(record.results))
+    seconds = dict(_parts(record.results))
     wall = wall_seconds(record)
-    if found and wall is not None:
-        found[REST] = max(0.0, wall - sum(found.values()))
-    return found
+    if seconds and wall is not None:
+        seconds[REST] = max(0.0, wall - sum(seconds.values()))
+    return seconds
 
 
 def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -68,24 +68,24 @@ def steps(record: Read) -> dict[str, dict[str, float]]:
     """Name of a training -> shares of its mean step in percent: waiting for data, exposed communication, the rest."""
     results = record.results
     trained = {"": results.get("summary")} if "epochs" in results else results.get("training", {})
-    found = {}
+    shares = {}
     for name, part in trained.items() if isinstance(trained, dict) else ():
         if isinstance(part, dict) and "timing" in part and "data_wait_share" in part:
             waiting = 100 * (part["data_wait_share"] or 0.0)
             exposed = 100 * ((part.get("exposed") or {}).get("seconds") or 0.0) / part["timing"]["mean_s"]
             rest = max(0.0, 100 - waiting - exposed)
-            found[name] = {"waiting for data": waiting, "exposed communication": exposed, "computing": rest}
-    return found
+            shares[name] = {"waiting for data": waiting, "exposed communication": exposed, "computing": rest}
+    return shares
 
 
 def products(record: Read) -> dict[str, dict[str, float]]:
     """Case of a matrix product -> seconds of creating, computing and reading."""
     keys = {"create": "creating", "compute": "computing", "retrieve": "reading"}
-    found = {}
+    by_case = {}
     for group in record.results.values():
         for case, counts in group.items() if isinstance(group, dict) else ():
             for n, run in counts.items() if isinstance(counts, dict) else ():
                 if isinstance(run, dict) and set(keys) <= set(run):
                     times = {word: run[key]["timing"]["p50_s"] for key, word in keys.items()}
-                    found[f"{case}, {n} worker{'s' if str(n) != '1' else ''}"] = times
-    return found
+                    by_case[f"{case}, {n} worker{'s' if str(n) != '1' else ''}"] = times
+    return by_case

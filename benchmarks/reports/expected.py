@@ -43,10 +43,10 @@ class Expectation:
 
 
 def expectations(record: Read) -> list[Expectation]:
-    found: list[Expectation] = []
+    from_suites: list[Expectation] = []
     for read in (_bandwidths, _products, _predictions, _shares):
-        found += read(record)
-    return [*_walk(record, record.results, (), True), *found]
+        from_suites += read(record)
+    return [*_walk(record, record.results, (), True), *from_suites]
 
 
 def _walk(record: Read, value: Any, where: tuple[str, ...], valid: bool) -> Iterator[Expectation]:

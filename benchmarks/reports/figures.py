@@ -47,13 +47,13 @@ class Figure:
 
 def figures(results: Mapping[str, Any]) -> list[Figure]:
     """All figures; a name that occurs twice gets a number."""
-    found: dict[str, Figure] = {}
+    named: dict[str, Figure] = {}
     for figure in _walk(results, (), True):
         name, number = figure.name, 1
-        while (key := name if number == 1 else f"{name} ({number})") in found:
+        while (key := name if number == 1 else f"{name} ({number})") in named:
             number += 1
-        found[key] = figure if number == 1 else replace(figure, what=f"{figure.what} ({number})")
-    return list(found.values())
+        named[key] = figure if number == 1 else replace(figure, what=f"{figure.what} ({number})")
+    return list(named.values())
 
 
 def _walk(value: Any, where: tuple[str, ...], valid: bool) -> Iterator[Figure]:

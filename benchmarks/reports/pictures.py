@@ -20,14 +20,14 @@ DERIVED = {"bus bandwidth", "tokens", "MFU", "energy of a token"}
 
 def pictures(record: Read) -> list[page.Mark]:
     """Figures with captions; a part that has not the shape of its suite is left out, and named instead."""
-    found: list[page.Mark] = []
+    marks: list[page.Mark] = []
     for draw in (sweeps, pairs, steps, memory, scaling, comparisons):
         try:
-            found += [page.figure(title, drawn) for title, drawn in draw(record)]
+            marks += [page.figure(title, drawn) for title, drawn in draw(record)]
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             words = f"{draw.__name__}: not drawn, its part of the record is not as expected ({type(error).__name__})"
-            found.append(page.Mark(f"<figure>{page.escaped(words)}</figure>"))
-    return [mark for mark in found if mark]
+            marks.append(page.Mark(f"<figure>{page.escaped(words)}</figure>"))
+    return [mark for mark in marks if mark]
 
 
 def wrapped(name: str, width: int = 30) -> str:

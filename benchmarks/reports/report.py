@@ -175,7 +175,7 @@ def _scaled(rows: Sequence[svg.Bar], unit: str) -> tuple[list[svg.Bar], str]:
 
 
 def _measured(record: Read) -> page.Mark:
-    found = record.figures
+    own = record.figures
     row = lambda f: [
         f.name,
         text(f.value, f.unit),
@@ -183,10 +183,10 @@ def _measured(record: Read) -> page.Mark:
         page.verdict_mark(f.valid),
     ]
     columns = ["figure", "value", "95 % within the run", "verdict"]
-    details = [row(figure) for figure in found if not figure.main]
+    details = [row(figure) for figure in own if not figure.main]
     return page.section(
         _run(record),
-        page.table(columns, [row(figure) for figure in found if figure.main]),
+        page.table(columns, [row(figure) for figure in own if figure.main]),
         page.folded(f"{len(details)} more figures", page.table(columns, details)) if details else page.Mark(""),
         page.plots(pictures.pictures(record)),
         level=3,
@@ -287,5 +287,5 @@ def _machine(records: Sequence[Read]) -> page.Mark:
     )
     values = lambda key: dict.fromkeys(str(e[key]) for e in environments if e[key] is not None)
     rows = [["processor", cpus], ["GPUs", cards], *([key, values(key)] for key in VERSIONS), ["commit", commits]]
-    lines = lambda found: page.Mark("<br>".join(page.escaped(value) for value in found))
-    return page.table(["", ""], [[name, lines(found)] for name, found in rows if found], (0, 1))
+    lines = lambda values: page.Mark("<br>".join(page.escaped(value) for value in values))
+    return page.table(["", ""], [[name, lines(values)] for name, values in rows if values], (0, 1))

@@ -115,9 +115,9 @@ def fork(snapshot: Snapshot | str) -> dict[str, Any]:
         session.outbox.recorder.refuse("a snapshot is forked inside")
     session.outbox.cut()
     session.outbox.flush()
-    found = _answer(session, key, session.replies.begin_to_ask(FindKept, key))
-    names, structure = json.loads(found.structure)
-    types = [TensorType(tuple(shape or ()), DTYPES[dtype]) for dtype, shape in found.types]
+    kept = _answer(session, key, session.replies.begin_to_ask(FindKept, key))
+    names, structure = json.loads(kept.structure)
+    types = [TensorType(tuple(shape or ()), DTYPES[dtype]) for dtype, shape in kept.types]
     tensors = _copies(session, key, types)
     return unflatten(structure, dict(zip(names, tensors, strict=True)))[0]  # type: ignore[no-any-return]
 
