@@ -112,6 +112,8 @@ def calls() -> list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[int, ...]]
         ),
         ("nll_loss", ((ITEMS, ROWS), "row"), none, (ITEMS,)),
         ("nll_loss_backward", ((ITEMS,), (ITEMS, ROWS), "row"), none, (ITEMS, ROWS)),
+        ("cross_entropy", ((ITEMS, ROWS), "row"), {**none, "dtype": None}, (ITEMS,)),
+        ("cross_entropy_backward", ((ITEMS,), (ITEMS, ROWS), "row"), {**none, "dtype": None}, (ITEMS, ROWS)),
         ("max_pool_backward", ((1, 4, ITEMS), "planes"), pool, (1, 4, ROWS)),
     ]
 

@@ -13,9 +13,9 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scan, views
 from gt.functions import reduce as reductions
-from gt.ops import OPS
+from gt.ops import OPS, Attrs
 from gt.ops.infer import broadcast_shapes
-from gt.types import result_dtype
+from gt.types import DTYPES, result_dtype
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss", "huber_loss",
@@ -263,6 +263,8 @@ def cross_entropy(
     if not x._type.ndim:
         raise refuse(ShapeError, "needs a dim of classes", "cross_entropy", x, t)
     dim = 1 if x._type.ndim > 1 else 0
+    if x._type.ndim == 2 and t._type.ndim == 1 and weight is None and not label_smoothing:
+        return _cross_entropy_of_rows(x, t, ignore_index, reduction)
     logs = scan.log_softmax(x, dim, x._type.dtype)  # autocast does not change an explicit dtype
     if x._type.shape == t._type.shape:
         if t._type.dtype.kind != "f":
@@ -273,6 +275,20 @@ def cross_entropy(
         return loss
     smooth = _smoothing_loss(logs, t, weight, ignore_index, reduction, dim)
     return loss * (1 - label_smoothing) + smooth * (label_smoothing / x._type.shape[dim])
+
+
+def _cross_entropy_of_rows(x: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """For rows of logits and class numbers: log_softmax and nll_loss in one instruction."""
+    how = "none" if reduction == "none" else "sum"
+    attrs: Attrs = (("reduction", how), ("ignore_index", ignore_index), ("dtype", None))
+    if emit.casting is not None:  # here, to know the dtype of the result
+        _, attrs = emit.casting(OPS["cross_entropy"], (x, target), attrs)
+    loss, *total = call_many(OPS["cross_entropy"], (x, target), attrs)
+    if reduction == "none":
+        return loss
+    loss = loss / total[0].detach() if reduction == "mean" else loss
+    dtype = x._type.dtype if attrs[2][1] is None else DTYPES[attrs[2][1]]
+    return loss if loss._type.dtype is dtype else loss.to(dtype)
 
 
 def _per_class(weight: Tensor, ndim: int, dim: int) -> Tensor:

@@ -36,6 +36,7 @@ from gt.ops.nn import (  # noqa: F401
     attention,
     channel_norm,
     conv,
+    cross_entropy,
     ctc,
     dropout,
     glu,

@@ -243,3 +243,12 @@ def picking_back(
     names, each = _classes(x)
     grad_dims = each if reduction == "none" else ""
     return Split(f"{_joined(grad_dims, names, each, *'.' * len(weight))}->{names}", linear=FIRST)
+
+
+def choosing(x: TensorType, target: TensorType, *, reduction: str, **attrs: Any) -> Split:
+    names, each = _classes(x)
+    return Split(f"{_joined(names, each)}->{each if reduction == 'none' else ','}")
+
+
+def choosing_back(g: TensorType, x: TensorType, target: TensorType, *, reduction: str, **attrs: Any) -> Split:
+    return picking_back(g, x, target, reduction=reduction)

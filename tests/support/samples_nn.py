@@ -469,7 +469,38 @@ def classes() -> list[Sample]:
                 wide = "float64" if x.dtype == "float64" else "float32"
                 g = T((), wide) if reduction == "sum" else T(tuple(np.shape(target.values)), x.dtype)
                 samples.append(row("nll_loss_backward", _nll_back(**attrs), g, x, target, *weight, **attrs))
+    return samples + entropies()
+
+
+def entropies() -> list[Sample]:
+    samples = []
+    target = V([0, 2, 1, 0])
+    cases: list[tuple[str, str | None]] = [*((d, None) for d in FLOATS), ("bfloat16", "float32")]
+    for (dtype, wide), reduction in product(cases, ("none", "sum")):
+        attrs = {"reduction": reduction, "ignore_index": 1, "dtype": wide}
+        x, summed = T((4, 3), dtype), "float64" if dtype == "float64" else "float32"
+        samples.append(row("cross_entropy", _entropy(**attrs), x, target, **attrs))
+        g = T((), summed) if reduction == "sum" else T((4,), wide or dtype)
+        samples.append(row("cross_entropy_backward", _entropy_back(**attrs), g, x, target, **attrs))
     return samples
+
+
+def _entropy(reduction: str, ignore_index: int, dtype: str | None) -> Callable[..., Any]:
+    def entropy(x: torch.Tensor, target: torch.Tensor) -> Any:
+        logs = x.log_softmax(1)
+        return _nll(reduction, ignore_index)(logs.to(getattr(torch, dtype)) if dtype else logs, target)
+
+    return entropy
+
+
+def _entropy_back(reduction: str, ignore_index: int, dtype: str | None) -> Callable[..., Any]:
+    def back(g: Any, x: Any, target: Any) -> Any:
+        logs = x.log_softmax(1)
+        wide = logs.to(getattr(torch, dtype)) if dtype else logs
+        slopes = _nll_back(reduction, ignore_index)(g, wide, target).to(x.dtype)
+        return slopes - logs.exp() * slopes.sum(1, keepdim=True)
+
+    return back
 
 
 def _nll(reduction: str, ignore_index: int) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from gt.ops.splits_nn import picking, picking_back
 from gt.types import OperandType, TensorType, int64
 
 
-def _picked(
+def picked(
     x: TensorType, target: OperandType, *weight: TensorType, reduction: str, ignore_index: int
 ) -> TensorType | Types:
     """Each loss; or their sum, and the sum of the weights, which divides it for a mean."""
@@ -52,7 +52,7 @@ def _flat(x: Any, target: Any) -> tuple[Any, Any]:
     return x.reshape(n, c, 1, rest), target.reshape(n, 1, rest)
 
 
-def _nll_torch(torch: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+def nll_torch(torch: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
     seen, at = _flat(x, target)
     forward = torch.ops.aten.nll_loss_forward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_forward
     w = weight[0] if weight else None
@@ -77,7 +77,7 @@ def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int)
     return at, np.where(counts, weight[0][at] if weight else np.ones(at.shape, x.dtype), 0)
 
 
-def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+def nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
     x, *weights = wide(np, x, *weight)
     at, w = _class_weights(np, x, target, weights, ignore_index)
     axis = min(x.ndim - 1, 1)
@@ -101,23 +101,23 @@ op(
     "nll_loss",
     autocast="float32",
     operands="ttt?",
-    infer=_picked,
+    infer=picked,
     positions=lambda x, *rest, reduction, ignore_index: _classes(1, x, ignore_index),
     split=picking,
     vjp=_nll_vjp,
-    torch=_nll_torch,
-    kernel=_nll_numpy,
+    torch=nll_torch,
+    kernel=nll_numpy,
 )
 
 
 def _picked_back(g: TensorType, x: TensorType, target: TensorType, *weight: TensorType, **attrs: Any) -> TensorType:
-    result = _picked(x, target, *weight, **attrs)
+    result = picked(x, target, *weight, **attrs)
     if g is not (result[0] if isinstance(result, tuple) else result):
         raise ShapeError(f"{g} is not the gradient of this loss")
     return x
 
 
-def _nll_back_torch(torch: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+def nll_back_torch(torch: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
     if not x.is_cuda:
         return _nll_back_cpu(torch, g, x, target, *weight, ignore_index=ignore_index)
     seen, at = _flat(x, target)
@@ -137,7 +137,7 @@ def _nll_back_cpu(torch: Any, g: Any, x: Any, target: Any, *weight: Any, ignore_
     return result.scatter_(axis, at.unsqueeze(axis), each.unsqueeze(axis)) if target.numel() else result
 
 
-def _nll_back_numpy(np: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+def nll_back_numpy(np: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
     g, x, *weights = wide(np, g, x, *weight)
     at, w = _class_weights(np, x, target, weights, ignore_index)
     each = np.where(target != ignore_index, -w * g, 0).astype(x.dtype)
@@ -159,6 +159,6 @@ op(
     positions=lambda g, x, *rest, reduction, ignore_index: _classes(2, x, ignore_index),
     split=picking_back,
     vjp=_nll_back_vjp,
-    torch=_nll_back_torch,
-    kernel=_nll_back_numpy,
+    torch=nll_back_torch,
+    kernel=nll_back_numpy,
 )
