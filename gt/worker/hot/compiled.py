@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from gt.worker.hot.aligned_logits import align_logits
 from gt.worker.hot.program import Program
 
 #: held while torch traces: its tracer is not thread-safe
@@ -48,8 +49,9 @@ class CompiledProgram:
             raise IndexError("a position is out of range")
         if self.cloned is None:
             sharing = memory_sharing(inputs, results)
-            pairs = zip(sharing, self.expected_sharing, strict=True)
-            self.cloned = [i for i, (actual, expected) in enumerate(pairs) if actual - expected]
+            together = memory_sharing([], inputs)  # for each input ~k of the others that share its memory
+            expected = [{*own, *(~k for i in own if i >= 0 for k in together[i])} for own in self.expected_sharing]
+            self.cloned = [i for i, (actual, legal) in enumerate(zip(sharing, expected, strict=True)) if actual - legal]
         for i in self.cloned:
             results[i] = results[i].clone()
         for i, k in self.program.donated.items():
@@ -108,6 +110,7 @@ def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
         cells = [torch.empty(program.cell_count, dtype=t, device=program.device) for t in (torch.float64, torch.int64)]
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in inputs] + cells
         graph = make_fx(run)(*fakes)
+        align_logits(graph)
     with tracing(TracingContext(mode)):
         return compile_fx(graph, fakes), expected
 

@@ -26,7 +26,7 @@ from gt.worker.hot.guard import INPUT_IN_USE, LAYOUT_CHANGED, NUMBERS_CHANGED, R
 from gt.worker.hot.program import NotTranslatable, Program, mutated
 from gt.worker.hot.runner import CompiledRunner
 from gt.worker.hot.section import PartialRun, Section, title
-from gt.worker.hot.trial import copies_of, has_memory, no_device_waits, run_trial
+from gt.worker.hot.trial import has_memory, no_device_waits, preserved, run_trial
 
 #: Runs after which a section is hot.
 HOT_RUNS = 8
@@ -249,9 +249,9 @@ class LevelSwitch:
             if not has_memory(inputs):
                 raise NotTranslatable("there is not enough memory for a trial")
             cells = make_cells(program, numbers)
-            with no_device_waits(self.device):
-                # the first run loads the kernels, which a capture must not do
-                program(copies_of(inputs, program.mutated), *cells)
+            # the first run loads the kernels, which a capture must not do
+            with preserved([inputs[i] for i in program.mutated]), no_device_waits(self.device):
+                program(inputs, *cells)
             copied = self._copied_inputs(program)
             self.active = CapturedGraph(program, program, "graph", inputs, copied, self.compiler.capture)
             self._log("a graph of")
@@ -343,7 +343,12 @@ class LevelSwitch:
             # it was compiled for another layout
             self._drop_after_miss(LAYOUT_CHANGED, lambda: describe_layout(compiled.strides, inputs))
             return
+        if not compiled.tried and isinstance(self.active, CapturedGraph):
+            self.recorder.fresh = frozenset(self.active.fresh)
+            self._deactivate()  # the trial needs its memory
         if not self._passes_trial(compiled, inputs, numbers):
+            if self.graph_tried and self.active is None:
+                self._capture_graph(inputs, numbers)
             return
         if not self.on_gpu:
             self._activate(CompiledRunner(compiled, inputs))

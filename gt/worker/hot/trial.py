@@ -7,69 +7,82 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
 from gt.worker.hot.guard import without_repeats
-from gt.worker.hot.program import NotTranslatable, interpret, mutated
+from gt.worker.hot.program import NotTranslatable, interpret
 from gt.worker.hot.section import Section
 
 #: How far compiled results may differ from interpreted ones, relative to a result's norm: other steps are rounded.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
-#: The share of the device's free memory that a trial may use.
-MAX_MEMORY_SHARE = 0.25
+#: The share of the host's free memory that a trial may use.
+MAX_MEMORY_SHARE = 0.5
+#: Elements that are compared at once.
+COMPARED_AT_ONCE = 1 << 24
 
 
 def has_memory(inputs: list[Any]) -> bool:
-    """Whether there is enough memory for a trial."""
-    nbytes: int = sum(x.nbytes for x in inputs)
-    return 2 * nbytes <= MAX_MEMORY_SHARE * _free_bytes(inputs)
+    """Whether there is enough memory for a trial: two copies of the inputs on the host."""
+    return bool(2 * sum(x.nbytes for x in inputs) <= MAX_MEMORY_SHARE * _free_host_bytes())
 
 
-def copies_of(inputs: list[Any], which: Collection[int]) -> list[Any]:
-    """The inputs, these of them as copies with the same strides."""
-    return [_copy(x) if i in which else x for i, x in enumerate(inputs)]
+class preserved:  # noqa: N801, a context manager
+    """Keeps copies of the inputs on the host. ``restore`` writes them back, as does the end of the block."""
+
+    def __init__(self, inputs: list[Any]) -> None:
+        distinct = ((x, without_repeats(x)) for x in inputs)
+        #: (its memory, a copy of it); without inputs whose elements overlap, because no op writes to them
+        self._kept = [None if memory is None else (memory, _to_host(memory)) for _, memory in distinct]
+
+    def __enter__(self) -> preserved:
+        return self
+
+    def restore(self) -> None:
+        for kept in self._kept:
+            if kept is not None:
+                kept[0].copy_(kept[1])
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
 
 
-def _copy(x: Any) -> Any:
-    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    target = without_repeats(copy)
-    if target is None:  # elements overlap, so no op writes to it
-        return x
-    target.copy_(without_repeats(x))
-    return copy
+def _to_host(x: Any) -> Any:
+    """A copy on the host, also if the tensor is there already."""
+    return x.to("cpu", copy=True)
 
 
-def _free_bytes(inputs: list[Any]) -> float:
-    device = inputs[0].device if inputs else torch.device("cpu")
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+def _free_host_bytes() -> float:
     with open("/proc/meminfo") as file:
         fields = dict(line.split(":") for line in file)
     return float(fields["MemAvailable"].split()[0]) * 1024
 
 
 def run_trial(section: Section, compiled: CompiledProgram, inputs: list[Any], numbers: list[Any]) -> None:
-    """Raises NotTranslatable if the compiled code gives other values than the interpreter."""
+    """Raises NotTranslatable if the compiled code gives other values than the interpreter.
+
+    Both write into the inputs themselves, which get their values back: copies on the device would be the largest thing
+    that a training program ever holds there.
+    """
     cells = make_cells(compiled.program, numbers)
-    with torch.no_grad(), silence_compiler():
-        interpreted = copies_of(inputs, mutated(section))
-        expected = interpret(section, interpreted, numbers)
-        copies = copies_of(inputs, range(len(inputs)))  # all of them: it must not write into any other
-        results = compiled(copies, *cells)
+    with torch.no_grad(), silence_compiler(), preserved(inputs) as kept:
+        expected = [_to_host(x) for x in interpret(section, inputs, numbers)]
+        expected += map(_to_host, inputs)
+        kept.restore()
+        results = compiled(inputs, *cells)
         donated = {len(results) + i for i in compiled.program.donated.values()}
-        for i, (a, b) in enumerate(zip([*expected, *interpreted], [*results, *copies], strict=True)):
+        for i, (a, b) in enumerate(zip(expected, [*results, *inputs], strict=True)):
             if i not in donated and not alike(a, b):
                 raise NotTranslatable(
                     f"compiled code gives other values than the interpreter ({_describe(section, i)})"
                 )
         del expected, results
         compiled.run_seconds = (
-            _measure(lambda: interpret(section, interpreted, numbers), inputs),
-            _measure(lambda: compiled(copies, *cells), inputs),
+            _measure(lambda: interpret(section, inputs, numbers), inputs),
+            _measure(lambda: compiled(inputs, *cells), inputs),
         )
 
 
@@ -98,15 +111,28 @@ def alike(a: Any, b: Any) -> bool:
     """Whether two results agree up to rounding. NaNs are equal."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
+    # the squares of the differences, and of the expected values; the number of differences
+    sums = sum((_sums(x, y) for x, y in _pieces(a, b)), torch.zeros(3, dtype=torch.float64))
+    difference, scale, different = sums.tolist()
+    if a.dtype in TOLERANCES:
+        floor = 1e-4 * max(1, a.numel()) ** 0.5
+        return bool(difference**0.5 <= TOLERANCES[a.dtype] * (scale**0.5 + floor))
+    # the result of a comparison may differ where two numbers are almost equal
+    return bool(different <= 0.01 * a.numel() or difference**0.5 <= 0.01 * scale**0.5)
+
+
+def _pieces(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+    """Both in pieces on the device of the second: float64 copies of the whole would need several times its memory."""
+    a, b = a.reshape(-1), b.reshape(-1)
+    for x, y in zip(a.split(COMPARED_AT_ONCE), b.split(COMPARED_AT_ONCE), strict=True):
+        yield x.to(y.device), y
+
+
+def _sums(a: Any, b: Any) -> Any:
     x, y = a.to(torch.float64), b.to(torch.float64)
     difference = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, x - y)
-    if a.dtype in TOLERANCES:
-        tolerance = TOLERANCES[a.dtype]
-        scale = torch.where(x.isfinite(), x, 0.0).norm() + 1e-4 * max(1, x.numel()) ** 0.5
-        return bool(difference.norm() <= tolerance * scale)
-    # the result of a comparison may differ where two numbers are almost equal
-    few = bool((difference != 0).sum() <= 0.01 * difference.numel())
-    return few or bool(difference.norm() <= 0.01 * x.norm())
+    finite = torch.where(x.isfinite(), x, 0.0)
+    return torch.stack([difference.square().sum(), finite.square().sum(), (difference != 0).sum().double()]).cpu()
 
 
 @contextlib.contextmanager
