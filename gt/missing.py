@@ -156,6 +156,8 @@ def refuse(place: str, name: str, text: str = "") -> NoReturn:
     Python replaces the text of an AttributeError by its own if the module's user writes ``from gt.optim import X``. So
     this raises an ImportError if that is the instruction at which the user's code is.
     """
+    if name.startswith("__"):  # a question of Python's own tools, which ask every module: no suggestion is searched
+        raise AttributeError(f"module has no attribute {name!r}", name=name)
     from opcode import opmap
 
     frame = sys._getframe(2)

@@ -8,6 +8,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.elements import element
 from gt.ops.infer import broadcast_shapes, expandable
+from gt.ops.math import padded
 from gt.ops.op import NUMBER, op
 from gt.ops.splits_nn import adding_product, multiplying
 from gt.types import OperandType, TensorType
@@ -32,6 +33,12 @@ def _matmul_numpy(np: Any, a: Any, b: Any) -> Any:
     if a.dtype == np.float16:  # numpy would sum in float16
         a, b = a.astype(np.float32), b.astype(np.float32)
     return np.matmul(a, b)
+
+
+def _matmul_torch(torch: Any, a: Any, b: Any) -> Any:
+    if b.ndim == 2 and a.ndim > 1 and padded.is_slow(a, *b.shape, a.numel() // max(1, a.shape[-1])):
+        return padded.times(torch, a.reshape(-1, a.shape[-1]), b).unflatten(0, a.shape[:-1])
+    return torch.matmul(a, b)
 
 
 def _left(g: Any, a: Any, b: Any) -> Any:
@@ -62,7 +69,7 @@ op(
     split=multiplying,
     vjp=(lambda g, _y, _a, b: _left(g, _a, b), lambda g, _y, a, _b: _right(g, a, _b)),
     flops=lambda a, b: 2 * _product(a, b).numel * a.shape[-1],
-    torch=lambda torch, a, b: torch.matmul(a, b),
+    torch=_matmul_torch,
     kernel=_matmul_numpy,
 )
 

@@ -14,9 +14,17 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK, WARPS = 8192, 16
-#: Rows of the gradient start at multiples of this many elements: products of matrices are slower with other rows.
-ALIGNMENT = 64
+from gt.ops.math import padded
+
+BLOCK, WARPS = 8192, 8
+
+
+@triton.jit
+def _add(values, most, total):  # type: ignore[no-untyped-def]
+    """Add the exponentials of values to a total that is relative to the highest value so far."""
+    higher = tl.maximum(most, tl.max(values, 0))
+    base = tl.where(higher == -float("inf"), 0.0, higher)  # -inf - -inf would be NaN
+    return higher, total * tl.exp(most - base) + tl.sum(tl.exp(values - base), 0)
 
 
 @triton.jit
@@ -24,13 +32,13 @@ def _log_sum(x, classes, block: tl.constexpr):  # type: ignore[no-untyped-def]
     """The logarithm of the sum of the exponentials of a row."""
     most = -float("inf")
     total = 0.0
-    for start in range(0, classes, block):
-        at = start + tl.arange(0, block)
-        values = tl.load(x + at, mask=at < classes, other=-float("inf")).to(tl.float32)
-        higher = tl.maximum(most, tl.max(values, 0))
-        base = tl.where(higher == -float("inf"), 0.0, higher)  # -inf - -inf would be NaN
-        total = total * tl.exp(most - base) + tl.sum(tl.exp(values - base), 0)
-        most = higher
+    # without a mask, several elements are read at once
+    whole = classes // block * block
+    for start in range(0, whole, block):
+        most, total = _add(tl.load(x + start + tl.arange(0, block)).to(tl.float32), most, total)
+    at = whole + tl.arange(0, block)
+    if whole < classes:
+        most, total = _add(tl.load(x + at, mask=at < classes, other=-float("inf")).to(tl.float32), most, total)
     return tl.log(total) + tl.where(most == -float("inf"), 0.0, most)
 
 
@@ -48,26 +56,31 @@ def _losses(x, target, out, stride, classes, ignored, block: tl.constexpr):  # t
 
 
 @triton.jit(debug=True)
-def _gradient(g, x, target, out, stride, out_stride, classes, ignored, each: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gradient(g, x, target, out, stride, width, classes, ignored, each: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``width``: of a row of the result, which ends in zeros."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.load(target + row)
     tl.device_assert((at == ignored) | ((at >= 0) & (at < classes)), "Target is out of bounds.")
     x += row * stride
-    out += row * out_stride
+    out += row * width
+    column = tl.arange(0, block)
+    whole = classes // block * block
     if at == ignored:
-        for start in range(0, classes, block):
-            column = start + tl.arange(0, block)
-            tl.store(out + column, tl.zeros([block], out.dtype.element_ty), mask=column < classes)
+        for start in range(0, width, block):
+            zeros = tl.zeros([block], out.dtype.element_ty)
+            tl.store(out + start + column, zeros, mask=start + column < width)
     else:
         factor = tl.load(g + row * each).to(tl.float32)
         log_sum = _log_sum(x, classes, block)
-        for start in range(0, classes, block):
-            column = start + tl.arange(0, block)
-            inside = column < classes
-            values = tl.load(x + column, mask=inside, other=-float("inf")).to(tl.float32)
-            share = tl.exp(values - log_sum)
-            slope = tl.where(column == at, share - 1.0, share) * factor
-            tl.store(out + column, slope.to(out.dtype.element_ty), mask=inside)
+        for start in range(0, whole, block):
+            share = tl.exp(tl.load(x + start + column).to(tl.float32) - log_sum)
+            slope = tl.where(start + column == at, share - 1.0, share) * factor
+            tl.store(out + start + column, slope.to(out.dtype.element_ty))
+        last = whole + column
+        if whole < width:
+            share = tl.exp(tl.load(x + last, mask=last < classes, other=-float("inf")).to(tl.float32) - log_sum)
+            slope = tl.where(last == at, share - 1.0, share) * factor
+            tl.store(out + last, slope.to(out.dtype.element_ty), mask=last < width)
 
 
 def _run_losses(x: Any, target: Any, ignored: int) -> torch.Tensor:
@@ -81,7 +94,7 @@ def _run_losses(x: Any, target: Any, ignored: int) -> torch.Tensor:
 
 
 def _run_gradient(g: Any, x: Any, target: Any, ignored: int) -> torch.Tensor:
-    out = aligned_rows(x)
+    out = _with_zeros_behind(x)
     if x.shape[0]:
         with torch.cuda.device(x.device):
             _gradient[(x.shape[0],)](
@@ -90,25 +103,21 @@ def _run_gradient(g: Any, x: Any, target: Any, ignored: int) -> torch.Tensor:
                 target.contiguous(),
                 out,
                 x.stride(0),
-                out.stride(0),
+                out.shape[1],
                 x.shape[1],
                 ignored,
                 each=g.ndim,
                 block=BLOCK,
                 num_warps=WARPS,
             )
+    padded.mark_zeros_behind(out)
     return out
 
 
-def aligned_rows(x: Any, columns: int | None = None) -> torch.Tensor:
-    """Memory for a matrix with the rows of another, each of which starts at a multiple of `ALIGNMENT` elements."""
-    size = x.shape[1] if columns is None else columns
-    stride = triton.cdiv(size, ALIGNMENT) * ALIGNMENT
-    return torch.empty_strided((x.shape[0], size), (stride, 1), dtype=x.dtype, device=x.device)
-
-
-def _run_product(a: Any, b: Any) -> torch.Tensor:
-    return torch.mm(a, b, out=aligned_rows(a, b.shape[1]))
+def _with_zeros_behind(x: Any) -> torch.Tensor:
+    return torch.empty(
+        x.shape[0], triton.cdiv(x.shape[1], padded.MULTIPLE) * padded.MULTIPLE, dtype=x.dtype, device=x.device
+    )
 
 
 # As custom ops they are opaque to a compiler.
@@ -122,12 +131,7 @@ _gradient_op = torch.library.custom_op(
     mutates_args=(),
     schema="(Tensor g, Tensor x, Tensor target, int ignored) -> Tensor",
 )
-_gradient_op.register_fake(lambda g, x, target, ignored: aligned_rows(x))
-#: the product of two matrices, with rows that are aligned
-product_op = torch.library.custom_op(
-    "gt::product_with_aligned_rows", _run_product, mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor"
-)
-product_op.register_fake(lambda a, b: aligned_rows(a, b.shape[1]))
+_gradient_op.register_fake(lambda g, x, target, ignored: _with_zeros_behind(x))
 
 
 def losses(x: Any, target: Any, ignored: int) -> Any:
@@ -137,4 +141,5 @@ def losses(x: Any, target: Any, ignored: int) -> Any:
 
 def gradient(g: Any, x: Any, target: Any, ignored: int) -> Any:
     """The gradient of the logits. ``g``: that of each loss, or of their sum."""
-    return (_run_gradient if type(x) is torch.Tensor else _gradient_op)(g, x, target, ignored)
+    whole = (_run_gradient if type(x) is torch.Tensor else _gradient_op)(g, x, target, ignored)
+    return whole[:, : x.shape[1]]

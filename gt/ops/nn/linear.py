@@ -9,6 +9,7 @@ from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_flags, check_int
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import one
+from gt.ops.math import padded
 from gt.ops.op import op
 from gt.ops.positions import Positions
 from gt.ops.splits_nn import looking_up, mapping, spreading, weighing
@@ -40,6 +41,9 @@ def _linear_numpy(np: Any, x: Any, weight: Any, *bias: Any) -> Any:
 
 
 def _linear_torch(torch: Any, x: Any, weight: Any, *bias: Any) -> Any:
+    if weight.ndim == 2 and padded.is_slow(x, *weight.shape, x.numel() // max(1, x.shape[-1])):
+        result = padded.times_transposed(torch, _rows(x), weight).unflatten(0, x.shape[:-1])
+        return result + bias[0] if bias else result
     if bias and (weight.ndim == 1 or bias[0].shape != weight.shape[:1]):
         return torch.nn.functional.linear(x, weight) + bias[0]
     return torch.nn.functional.linear(x, weight, *bias)
@@ -86,6 +90,13 @@ def _rows(x: Any) -> Any:
     return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
+def _linear_weight_torch(torch: Any, g: Any, x: Any) -> Any:
+    g, x = _rows(g), _rows(x)
+    if padded.is_slow(x, *x.shape, g.shape[1]):
+        return padded.transposed_times(torch, g, x)
+    return torch.mm(g.t(), x)
+
+
 # the gradient of linear's weight: the sum over all rows of the input
 op(
     "linear_weight",
@@ -95,7 +106,7 @@ op(
     split=weighing,
     vjp=(lambda d, _y, _g, x: one("linear", x, d), lambda d, _y, g, _x: g @ d),
     flops=lambda g, x: 2 * x.numel * g.shape[-1],
-    torch=lambda torch, g, x: torch.mm(_rows(g).t(), _rows(x)),
+    torch=_linear_weight_torch,
     kernel=lambda np, g, x: np.matmul(_rows(wide(np, g)[0]).T, _rows(wide(np, x)[0])),
 )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gt.worker.hot.aligned_logits import align_logits
+from gt.worker.hot.pads import remove_pads
 from gt.worker.hot.program import Program
 
 #: held while torch traces: its tracer is not thread-safe
@@ -110,7 +110,7 @@ def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
         cells = [torch.empty(program.cell_count, dtype=t, device=program.device) for t in (torch.float64, torch.int64)]
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in inputs] + cells
         graph = make_fx(run)(*fakes)
-        align_logits(graph)
+        remove_pads(graph)
     with tracing(TracingContext(mode)):
         return compile_fx(graph, fakes), expected
 
