@@ -16,7 +16,8 @@ import triton.language as tl
 
 from gt.ops.math import padded
 
-BLOCK, WARPS = 8192, 8
+#: how the kernels are launched; without `sanitize_overflow` a kernel with asserts would check every sum of integers
+OPTIONS = {"block": 4096, "num_warps": 8, "sanitize_overflow": False}
 
 
 @triton.jit
@@ -61,11 +62,13 @@ def _gradient(g, x, target, out, stride, width, classes, ignored, each: tl.const
     row = tl.program_id(0).to(tl.int64)
     at = tl.load(target + row)
     tl.device_assert((at == ignored) | ((at >= 0) & (at < classes)), "Target is out of bounds.")
+    skipped = at == ignored
+    at = at.to(tl.int32)
     x += row * stride
     out += row * width
     column = tl.arange(0, block)
     whole = classes // block * block
-    if at == ignored:
+    if skipped:
         for start in range(0, width, block):
             zeros = tl.zeros([block], out.dtype.element_ty)
             tl.store(out + start + column, zeros, mask=start + column < width)
@@ -87,9 +90,7 @@ def _run_losses(x: Any, target: Any, ignored: int) -> torch.Tensor:
     out = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
     if x.shape[0]:
         with torch.cuda.device(x.device):
-            _losses[(x.shape[0],)](
-                x, target.contiguous(), out, x.stride(0), x.shape[1], ignored, block=BLOCK, num_warps=WARPS
-            )
+            _losses[(x.shape[0],)](x, target.contiguous(), out, x.stride(0), x.shape[1], ignored, **OPTIONS)
     return out
 
 
@@ -107,8 +108,7 @@ def _run_gradient(g: Any, x: Any, target: Any, ignored: int) -> torch.Tensor:
                 x.shape[1],
                 ignored,
                 each=g.ndim,
-                block=BLOCK,
-                num_warps=WARPS,
+                **OPTIONS,
             )
     padded.mark_zeros_behind(out)
     return out
