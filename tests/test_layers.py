@@ -43,7 +43,7 @@ PURE = {
         *("auth.py", "interrupts.py", "leased_connection.py", "leased_listener.py", "server_keys.py", "sockets.py"),
         *("addresses.py", "transport.py", "unix.py"),
     ),
-    "gt/ops": ("random/philox_compiled.py", "random/philox_gpu.py"),
+    "gt/ops": ("nn/cross_entropy_gpu.py", "random/philox_compiled.py", "random/philox_gpu.py"),
 }
 #: The worker's core calls these through narrow interfaces, so what they import in turn is not the core's.
 INTERFACES = (

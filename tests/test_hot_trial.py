@@ -1,0 +1,113 @@
+"""A trial of compiled code writes into the inputs themselves: whatever happens, they get their values back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gt.types import TensorType, bfloat16, float32
+from gt.worker.hot.compiled import CompiledProgram, strided_spec
+from gt.worker.hot.program import NotTranslatable, Program
+from gt.worker.hot.trial import alike, least_tolerance, preserved, run_trial
+from tests.test_hot_levels import scaled, section
+
+CPU = torch.device("cpu")
+
+
+def tried(call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The inputs before and after a trial of this code for ``(x + 2) * 3`` and ``y += x``; one is a view."""
+    x = torch.arange(24.0).reshape(4, 6)[::1, :4].T[:3]
+    y = torch.ones(1, 4).expand(3, 4).clone()
+    inputs = [x, y]
+    program = Program(scaled(), [2, 3], frozenset(), CPU, compiled=True)
+    compiled = CompiledProgram(program, call, [set()], [strided_spec(i).stride() for i in inputs], 0.0)
+    before = [i.clone() for i in inputs]
+    try:
+        run_trial(scaled(), compiled, inputs, [2, 3])
+    finally:
+        after = [i.clone() for i in inputs]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    return before, after
+
+
+def right(x, y, *_):
+    y += x
+    return [(x + 2) * 3]
+
+
+def test_the_inputs_are_as_they_were() -> None:
+    tried(right)
+
+
+def wrong_result(x, y, *_):
+    return [right(x, y)[0] + 1]
+
+
+def wrong_write(x, y, *_):
+    y += 2 * x
+    return [(x + 2) * 3]
+
+
+def wrong_input(x, y, *_):
+    results = right(x, y)
+    x += 1
+    return results
+
+
+@pytest.mark.parametrize(
+    ("call", "what"), [(wrong_result, "a result of mul"), (wrong_write, "input 1"), (wrong_input, "input 0")]
+)
+def test_other_values(call, what) -> None:
+    with pytest.raises(NotTranslatable, match=what):
+        tried(call)
+
+
+def failing(x, y, *_):
+    y += 1
+    raise RuntimeError("not now")
+
+
+def test_an_error() -> None:
+    with pytest.raises(RuntimeError, match="not now"):
+        tried(failing)
+
+
+def test_repeated_elements_are_kept_as_they_are() -> None:
+    row = torch.arange(4.0)
+    with preserved([row.expand(3, 4), row.as_strided((3, 2), (1, 1))]):
+        row += 1
+    assert row.tolist() == [0, 1, 2, 3]
+
+
+def test_values_are_compared_in_pieces(monkeypatch) -> None:
+    monkeypatch.setattr("gt.worker.hot.trial.COMPARED_AT_ONCE", 7)
+    a = torch.randn(50)
+    b = a.clone()
+    a[3] = b[3] = torch.nan
+    a[4] = b[4] = torch.inf
+    assert alike(a, b)
+    b[49] += 1
+    assert not alike(a, b)
+    assert not alike(a, a.double())
+    assert alike(torch.zeros(0), torch.zeros(0))
+    few = torch.zeros(200, dtype=torch.bool)
+    other = few.clone()
+    other[:2] = True
+    assert alike(few, other)
+    other[:20] = True
+    assert not alike(few, other)
+
+
+def test_results_carry_the_rounding_of_the_lowest_precision() -> None:
+    assert least_tolerance(scaled()) == 0
+    wide, half = TensorType((3, 4), float32), TensorType((3, 4), bfloat16)
+    cast = section(
+        ("to", (wide,), (0,), (1,), False, {"dtype": "bfloat16"}),
+        ("to", (half,), (1,), (2,), False, {"dtype": "float32"}),
+        inputs=1,
+        results=(2,),
+    )
+    assert least_tolerance(cast) == 0.1
+    a = torch.randn(100)
+    assert not alike(a, a * 1.05)
+    assert alike(a, a * 1.05, 0.1)
