@@ -115,7 +115,7 @@ def test_a_view_of_an_input_in_use(shadow) -> None:
 
 
 def test_in_the_background(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
+    monkeypatch.setattr("gt.worker.hot.trial.MAX_TIME_RATIO", 1e9)
     shadow = Shadow(Cluster(), "auto")
     with client(shadow.cluster):
         x = gt.randn(300)

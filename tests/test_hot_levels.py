@@ -136,7 +136,7 @@ def test_other_optimizers(kind) -> None:
 
 
 def test_hot_sections_are_compiled_in_the_background(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
+    monkeypatch.setattr("gt.worker.hot.trial.MAX_TIME_RATIO", 1e9)
     cluster, shadow = shadowed("auto")
     with client(cluster):
         quick = train(shadow, HOT_RUNS + 6)
@@ -146,7 +146,7 @@ def test_hot_sections_are_compiled_in_the_background(monkeypatch) -> None:
 
 
 def test_compiled_code_that_is_not_faster_is_not_used(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 0.0)
+    monkeypatch.setattr("gt.worker.hot.trial.MAX_TIME_RATIO", 0.0)
     cluster, shadow = shadowed("auto")
     with client(cluster):
         quick = train(shadow, HOT_RUNS + 6)
@@ -242,7 +242,7 @@ def test_an_input_with_another_layout() -> None:
 
 def test_inputs_with_another_layout_when_the_code_is_ready(monkeypatch) -> None:
     """CompiledProgram in the background for one layout, it is not used for another."""
-    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
+    monkeypatch.setattr("gt.worker.hot.trial.MAX_TIME_RATIO", 1e9)
     repeated, levels = scaled(), Levels(ENGINE, "auto")
     for turn in range(HOT_RUNS + 4):
         x, y = torch.randn(3, 4), torch.randn(3, 4)

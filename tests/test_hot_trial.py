@@ -8,7 +8,7 @@ import torch
 from gt.types import TensorType, bfloat16, float32
 from gt.worker.hot.compiled import CompiledProgram, strided_spec
 from gt.worker.hot.program import NotTranslatable, Program
-from gt.worker.hot.trial import alike, least_tolerance, preserved, run_trial
+from gt.worker.hot.trial import alike, least_tolerance, preserved, run_trial, slower
 from tests.test_hot_levels import scaled, section
 
 CPU = torch.device("cpu")
@@ -111,3 +111,40 @@ def test_results_carry_the_rounding_of_the_lowest_precision() -> None:
     a = torch.randn(100)
     assert not alike(a, a * 1.05)
     assert alike(a, a * 1.05, 0.1)
+
+
+class Replays:
+    """Stands for a GPU: a graph of a function is the function."""
+
+    def capture(self, run, operands):
+        results = run(operands)
+        return results, lambda: run(operands)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason"), [((1e-3, 2e-3), "not faster: 2000 us, as a graph 1000 us"), ((0.0, 1.0), "")]
+)
+def test_compiled_code_that_is_slower_as_a_graph(seconds, reason) -> None:
+    program = Program(scaled(), [2, 3], frozenset(), CPU, compiled=True)
+    compiled = CompiledProgram(program, right, [set()], [], 0.0, graph_seconds=seconds)
+    assert slower(compiled, on_gpu=True) == reason
+    assert slower(compiled, on_gpu=False) == ""
+
+
+def test_graphs_are_measured_and_the_inputs_keep_their_values() -> None:
+    x, y = torch.ones(3, 4), torch.ones(3, 4)
+    own = Program(scaled(), [2, 3], frozenset(), CPU, compiled=False)
+    compiled = CompiledProgram(Program(scaled(), [2, 3], frozenset(), CPU, compiled=True), right, [set()], [], 0.0)
+    run_trial(scaled(), compiled, [x, y], [2, 3], Replays().capture, lambda: own)
+    assert all(compiled.graph_seconds)
+    assert y.tolist() == torch.ones(3, 4).tolist()
+
+
+def test_what_cannot_be_captured_is_not_compared() -> None:
+    def broken(run, operands):
+        raise RuntimeError("not during a capture")
+
+    compiled = CompiledProgram(Program(scaled(), [2, 3], frozenset(), CPU, compiled=True), right, [set()], [], 0.0)
+    run_trial(scaled(), compiled, [torch.ones(3, 4), torch.ones(3, 4)], [2, 3], broken, lambda: compiled.program)
+    assert compiled.graph_seconds == (0.0, 0.0)
+    assert slower(compiled, on_gpu=True) == ""

@@ -42,6 +42,8 @@ class CompiledProgram:
     cloned: list[int] | None = None
     #: seconds of an interpreted and of a compiled run; 0 where not measured
     run_seconds: tuple[float, float] = field(default=(0.0, 0.0))
+    #: the same as graphs
+    graph_seconds: tuple[float, float] = field(default=(0.0, 0.0))
 
     def __call__(self, inputs: list[Any], floats: Any, ints: Any) -> list[Any]:
         results = list(self.call(*inputs, floats, ints))

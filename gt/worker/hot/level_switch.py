@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from gt.worker.hot.guard import INPUT_IN_USE, LAYOUT_CHANGED, NUMBERS_CHANGED, R
 from gt.worker.hot.program import NotTranslatable, Program, mutated
 from gt.worker.hot.runner import CompiledRunner
 from gt.worker.hot.section import PartialRun, Section, title
-from gt.worker.hot.trial import has_memory, no_device_waits, preserved, run_trial
+from gt.worker.hot.trial import has_memory, no_device_waits, preserved, run_trial, slower
 
 #: Runs after which a section is hot.
 HOT_RUNS = 8
@@ -39,8 +40,6 @@ MAX_REBUILDS = 4
 MAX_LAYOUT_MISSES = 4
 #: Errors after which the section stays interpreted. An index out of range is such an error; the interpreter reports it.
 MAX_ERRORS = 3
-#: On a CPU, compiled code that takes longer than this share of the interpreted time is not worth its memory.
-MAX_TIME_RATIO = 1.0
 
 Active = CapturedGraph | CompiledRunner
 
@@ -315,7 +314,9 @@ class LevelSwitch:
         begun = time.perf_counter_ns()
         try:
             if has_memory(inputs):
-                run_trial(self.section, compiled, inputs, numbers)
+                capture = self.compiler.capture if self.device.type == "cuda" else None
+                plain = partial(self._program, inputs, numbers, compiled=False)
+                run_trial(self.section, compiled, inputs, numbers, capture, plain)
         except NotTranslatable as error:
             self.ready = None
             self.stay(error_summary(error))
@@ -327,11 +328,10 @@ class LevelSwitch:
         finally:
             self.compiler.waits.append((begun, time.perf_counter_ns()))
         compiled.tried = True
-        interpreted, fast = compiled.run_seconds
-        self.interpreted_seconds = interpreted
-        if not self.on_gpu and not self.at_once and interpreted and fast > MAX_TIME_RATIO * interpreted:
+        self.interpreted_seconds = compiled.run_seconds[0]
+        if (self.on_gpu or not self.at_once) and (reason := slower(compiled, self.on_gpu)):
             self.ready = None
-            self.stay(f"not faster: {fast * 1e6:.0f} us, interpreted {interpreted * 1e6:.0f} us", quiet=True)
+            self.stay(reason, quiet=True)
             return False
         return True
 
@@ -347,7 +347,7 @@ class LevelSwitch:
             self.recorder.fresh = frozenset(self.active.fresh)
             self._deactivate()  # the trial needs its memory
         if not self._passes_trial(compiled, inputs, numbers):
-            if self.graph_tried and self.active is None:
+            if self.on_gpu and self.active is None:
                 self._capture_graph(inputs, numbers)
             return
         if not self.on_gpu:

@@ -13,12 +13,15 @@ from typing import Any
 import torch
 
 from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
+from gt.worker.hot.graph import Capture
 from gt.worker.hot.guard import without_repeats
-from gt.worker.hot.program import NotTranslatable, interpret
+from gt.worker.hot.program import NotTranslatable, Program, interpret
 from gt.worker.hot.section import Section
 
 #: How far compiled results may differ from interpreted ones, relative to a result's norm: other steps are rounded.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
+#: Compiled code that takes longer than this share of the time of the section's own kernels is not used.
+MAX_TIME_RATIO = 1.0
 HALVES = (torch.float16, torch.bfloat16)
 #: The share of the host's free memory that a trial may use.
 MAX_MEMORY_SHARE = 0.5
@@ -62,11 +65,19 @@ def _free_host_bytes() -> float:
     return float(fields["MemAvailable"].split()[0]) * 1024
 
 
-def run_trial(section: Section, compiled: CompiledProgram, inputs: list[Any], numbers: list[Any]) -> None:
-    """Raises NotTranslatable if the compiled code gives other values than the interpreter.
+def run_trial(
+    section: Section,
+    compiled: CompiledProgram,
+    inputs: list[Any],
+    numbers: list[Any],
+    capture: Capture | None = None,
+    plain: Callable[[], Program] | None = None,
+) -> None:
+    """Raises NotTranslatable if the compiled code gives other values than the interpreter. Measures both.
 
     Both write into the inputs themselves, which get their values back: copies on the device would be the largest thing
-    that a training program ever holds there.
+    that a training program ever holds there. ``plain`` gives the section's own kernels: a graph of them and one
+    of the compiled code are measured too.
     """
     cells = make_cells(compiled.program, numbers)
     with torch.no_grad(), silence_compiler(), preserved(inputs) as kept:
@@ -86,6 +97,32 @@ def run_trial(section: Section, compiled: CompiledProgram, inputs: list[Any], nu
             _measure(lambda: interpret(section, inputs, numbers), inputs),
             _measure(lambda: compiled(inputs, *cells), inputs),
         )
+        if capture is not None and plain is not None:
+            own = _measure_graph(capture, plain, inputs, numbers)
+            compiled.graph_seconds = (own, _measure_graph(capture, lambda: compiled, inputs, numbers) if own else 0.0)
+
+
+def slower(compiled: CompiledProgram, on_gpu: bool) -> str:
+    """Why compiled code is not used, if it is not faster than the section's own kernels; on a GPU, as graphs."""
+    own, fast = compiled.graph_seconds if on_gpu else compiled.run_seconds
+    if not own or fast <= MAX_TIME_RATIO * own:
+        return ""
+    return f"not faster: {fast * 1e6:.0f} us, {'as a graph' if on_gpu else 'interpreted'} {own * 1e6:.0f} us"
+
+
+def _measure_graph(
+    capture: Capture, code: Callable[[], Program | CompiledProgram], inputs: list[Any], numbers: list[Any]
+) -> float:
+    """The seconds of a graph of these kernels; 0 if there can be none."""
+    try:
+        run = code()
+        cells = make_cells(run if isinstance(run, Program) else run.program, numbers)
+        with no_device_waits(cells[0].device):
+            run(inputs, *cells)  # the first run loads the kernels, which a capture must not do
+        _, replay = capture(lambda operands: run(operands, *cells), inputs)
+        return _measure(replay, inputs)
+    except Exception:  # it cannot be captured; or the device is broken, which its next use reports
+        return 0.0
 
 
 def _describe(section: Section, i: int) -> str:
