@@ -77,8 +77,7 @@ class Session:
         self.uploads = uploads = Uploads(connection)
         #: what receives the events while the program listens to them
         self.event_sink: Callable[[EventBatch], None] | None = None
-        #: (worker, figure) -> the most bytes it has reported since `gt.cuda.reset_peak_memory_stats`
-        self.peak_memory: dict[tuple[int, str], int] = {}
+        self.peak_memory: dict[tuple[int, str], int] = {}  #: (worker, figure) -> the most since gt.cuda's last reset
         #: the recording of `gt.debug.explain_last_step`, if there is one
         self.step_recording: Any = None
         #: the process of `gt.debug.dashboard`, if there is one
