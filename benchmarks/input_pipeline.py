@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is loading data hidden behind the step? ResNet-18 on images of uint8 from a DataLoader with several processes.
 
-The same step runs on batches that are on the device already, and on batches from the loader, in turns. The figure is the
-median over the rounds of the second step time divided by the first: 1 means that loading costs nothing.
+The same step runs on batches that are on the device already, and on batches from the loader, in turns. The figure is
+the median over the rounds of the second step time divided by the first: 1 means that loading costs nothing.
 
 torch       torch eager; pinned memory and non_blocking copies, one batch ahead, on a GPU
 template    GT with its defaults, and its own DataLoader
