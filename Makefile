@@ -27,7 +27,7 @@ test-quick: .venv/test
 
 # what needs a GPU, one is enough; the interpreter is the machine's own if it has torch: make test-gpu PYTHON=python3
 test-gpu:
-	$(PYTHON) -m pytest tests/test_plane_gpu.py tests/test_sharding_gpu.py tests/test_hot_gpu.py tests/test_products_gpu.py tests/test_pipeline_gpu.py tests/test_ops.py tests/test_gradients.py tests/test_philox.py
+	$(PYTHON) -m pytest tests/test_plane_gpu.py tests/test_sharding_gpu.py tests/test_hot_gpu.py tests/test_products_gpu.py tests/test_pipeline_gpu.py tests/test_uploads_gpu.py tests/test_ops.py tests/test_gradients.py tests/test_philox.py
 
 check: .venv/check
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@
 torch             torch eager: the baseline of all others
 torch-compile     torch.compile of the model
 torch-overhead    torch.compile of the model, mode="reduce-overhead": CUDA graphs, where there is a GPU
+torch-best        model and loss compiled together, fused optimizer, the faster of the two modes
 eager             GT without templates (GT_TEMPLATES=0)
 template          GT with its defaults
 graph             GT with GT_AUTO_COMPILE=graphs: CUDA graphs of the same kernels (GPUs only)

@@ -92,8 +92,8 @@ DIFFERENT = {
     "nn.attention.flex_attention.flex_attention": "computes all scores; the function gets them as one tensor",
     "cuda.max_memory_allocated": "summed over the workers",
     "cuda.memory_allocated": "summed over the workers",
-    "cuda.memory_reserved": "what is allocated",
-    "cuda.max_memory_reserved": "what is allocated",
+    "cuda.memory_reserved": "summed over the workers; on CPUs what is allocated",
+    "cuda.max_memory_reserved": "summed over the workers; on CPUs what is allocated",
     "hub.load_state_dict_from_url": "needs torch, and gives torch's tensors, which `load_state_dict` accepts",
 }
 

@@ -39,7 +39,10 @@ class Net(gt.nn.Module):
         return self.down(self.drop(gt.relu(self.up(x))))
 
 
-def trained(compiled: bool, steps: int = 9, p: float = 0.0, schedule: bool = False) -> tuple[list[float], int]:
+def trained(
+    compiled: bool, steps: int = 9, p: float = 0.0, schedule: bool = False, cleared: bool = False
+) -> tuple[list[float], int]:
+    """``cleared``: the step ends without gradients, instead of removing them before its own."""
     gt.manual_seed(3)
     net = Net(p)
     optimizer = gt.optim.AdamW(net.parameters(), lr=0.05)
@@ -50,9 +53,12 @@ def trained(compiled: bool, steps: int = 9, p: float = 0.0, schedule: bool = Fal
         nonlocal called
         called += 1
         loss = ((net(x) - y) ** 2).mean()
-        optimizer.zero_grad()
+        if not cleared:
+            optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if cleared:
+            optimizer.zero_grad()
         return loss
 
     run = gt.compile(step) if compiled else step
@@ -63,11 +69,11 @@ def trained(compiled: bool, steps: int = 9, p: float = 0.0, schedule: bool = Fal
         if scheduler is not None:
             scheduler.step()
     losses += [p.sum().item() for p in net.parameters()]
-    losses += [p.grad.sum().item() for p in net.parameters()]
+    losses += [p.grad.sum().item() for p in net.parameters() if p.grad is not None]
     return losses, called
 
 
-@pytest.mark.parametrize("how", [{}, {"p": 0.5}, {"schedule": True}])
+@pytest.mark.parametrize("how", [{}, {"p": 0.5}, {"schedule": True}, {"cleared": True, "schedule": True}])
 def test_a_training_step(session: Session, how: dict[str, Any]) -> None:
     plain, all_of_them = trained(False, **how)
     compiled, called = trained(True, **how)

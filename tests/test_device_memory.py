@@ -66,6 +66,8 @@ def test_used_and_peak_of_a_gpu(cuda: FakeCuda, engine: Any) -> None:
         "total": 16 * GIB,
         "allocated": 300,
         "allocated_peak": 300,
+        "reserved": 500,
+        "reserved_peak": 500,
     }
     cuda.set(allocated=3 * GIB, reserved=4 * GIB)  # between two readings
     cuda.set(allocated=100, reserved=200)

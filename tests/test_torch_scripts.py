@@ -8,8 +8,10 @@ import pathlib
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -189,6 +191,22 @@ def test_memory_figures_come_from_the_workers(session: Any) -> None:
     assert gt.accelerator.memory_allocated() == gt.cuda.memory_reserved() == before
     assert gt.cuda.mem_get_info() == (0, 0)  # these workers have no GPU
     assert re.fullmatch(r"worker 0 \(cpu\): [\d,]+ bytes, at most [\d,]+", gt.cuda.memory_summary())
+
+
+def test_every_report_of_a_worker_counts_for_the_peaks(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stats,) = session.worker_stats()
+    reports = iter([(50, 90, 10, 20), (30, 60, 30, 60), (40, 70, 40, 70), (5, 70, 5, 70), (6, 70, 6, 70)])
+
+    def ask(*_: Any) -> Any:
+        figures = zip(("allocated_peak", "reserved_peak", "allocated", "reserved"), next(reports), strict=True)
+        return SimpleNamespace(workers=[msgspec.structs.replace(stats, memory=dict(figures))])
+
+    monkeypatch.setattr(session.replies, "ask", ask)
+    gt.cuda.reset_peak_memory_stats()
+    gt.debug.get_worker_stats()  # the peaks that it takes away from the worker are not lost
+    assert gt.cuda.max_memory_allocated() == 40
+    assert gt.cuda.memory_reserved() == 70
+    assert gt.cuda.max_memory_reserved() == 70
 
 
 # -- anomaly detection ------------------------------------------------------------------------

@@ -59,6 +59,12 @@ RULES = [
         "twice the batch takes {0:.2f} times as long: launch-bound",
     ),
     Rule("slow", "slow", bool, "slower than its peers: {0}"),
+    Rule(
+        "loss_difference",
+        "loss_difference",
+        lambda v: v > 1,
+        "the first losses differ from torch's by {0:.1f} times the tolerance",
+    ),
     Rule("wrong_elements", "wrong_elements", lambda v: v > 0, "{0} element(s) of the results are wrong"),
 ]
 CODES = [rule.code for rule in RULES]

@@ -1,6 +1,8 @@
-"""The process of one row: ``python -m benchmarks.hot.child WORK ROW``. It reads commands and writes answers as lines.
+"""The process of one row: ``python -m benchmarks.hot.child WORK ROW MODE``. It reads commands, and writes answers.
 
 warm SECONDS   run until it gets no faster, for at most this long
+check 0        the losses of the first steps, at the level that was reached
+memory 0       the most memory in use since the last time
 run STEPS      seconds per step, with one read at the end
 """
 
@@ -15,72 +17,24 @@ from typing import Any
 import torch
 
 import gt
+from benchmarks.hot import programs
 from benchmarks.hot.rows import ROWS, WORKS, Row, Work
-from benchmarks.training import DEVICE, Trainer
 
 #: chunks that a warm-up has at least
 LEAST = 3
 #: seconds in which no section may move on to be compiled
 STILL = 1.0
-ADDS = 1000
-
-
-class Training(Trainer):
-    """The training step of the row."""
-
-    def __init__(self, lib: Any, name: str, row: Row) -> None:
-        super().__init__(lib, name)
-        if row.mode:
-            self.model = torch.compile(self.model, mode=row.mode)
-        if row.decorated:
-            self.step = self._decorated()  # type: ignore[method-assign]
-
-    def _decorated(self) -> Any:
-        plain = self.step
-
-        def step(x: Any, y: Any) -> Any:
-            self.x, self.y = x, y
-            return plain()
-
-        compiled, x, y = gt.compile(step), self.x, self.y
-        return lambda: compiled(x, y)
-
-
-class Adds:
-    def __init__(self, lib: Any, row: Row) -> None:
-        self.x = lib.ones(64, 64)
-        if lib is torch:
-            self.x = self.x.to(DEVICE)
-        self.chain: Any = chain
-        if row.mode:
-            self.chain = torch.compile(chain, mode=row.mode)
-        if row.decorated:
-            self.chain = gt.compile(chain)
-
-    def run(self, steps: int) -> float:
-        started = time.perf_counter()
-        for _ in range(steps):
-            value = self.chain(self.x)[0, 0].item()
-        seconds = (time.perf_counter() - started) / steps
-        assert value == ADDS + 1, f"{ADDS} adds gave {value}"
-        return seconds
-
-
-def chain(x: Any) -> Any:
-    y = x
-    for _ in range(ADDS):
-        y = y + x
-    return y
 
 
 class Child:
-    def __init__(self, work: Work, row: Row) -> None:
+    def __init__(self, work: Work, row: Row, mode: str) -> None:
         self.work, self.row = work, row
-        lib = gt if row.library == "gt" else torch
-        self.program: Any = Adds(lib, row) if work.name == "adds" else Training(lib, work.name, row)
+        self.program = programs.make(work.name, row, mode)
 
     def warm(self, seconds: float) -> dict[str, Any]:
-        started, steps = time.perf_counter(), 0
+        started = time.perf_counter()
+        self.program.run(1)
+        first, steps = time.perf_counter() - started, 1
         report: dict[str, Any] = {"settled": False}
         since = None  # when it settled
         while time.perf_counter() - started < seconds:
@@ -90,7 +44,8 @@ class Child:
             since = (since or time.perf_counter()) if report["settled"] else None
             if since is not None and (not self.row.compiles or time.perf_counter() - since > STILL):
                 break
-        return {"warmup_s": (since or time.perf_counter()) - started, "warmup_steps": steps, **report}
+        warmup = (since or time.perf_counter()) - started
+        return {"first_step_s": first, "warmup_s": warmup, "warmup_steps": steps, **report}
 
     def _reached(self) -> dict[str, Any]:
         """Will it get no faster? And at which levels its instructions run."""
@@ -117,8 +72,22 @@ class Child:
         ended = [p["level"] == top or p["reasons"] or (p["length"], p["level"]) == (1, "template") for p in now]
         return bool(now) and all(ended)
 
-    def run(self, steps: int) -> dict[str, Any]:
-        return {"step_s": self.program.run(steps)}
+    def check(self, _: float) -> dict[str, Any]:
+        values, tolerance = self.program.check()
+        return {"values": values, "tolerance": tolerance}
+
+    def memory(self, _: float) -> dict[str, Any]:
+        """The peaks of the device's memory since the last call, in bytes: {} without a GPU."""
+        if not torch.cuda.is_available():
+            return {}
+        cuda: Any = gt.cuda if self.row.library == "gt" else torch.cuda
+        peaks = {"allocated": cuda.max_memory_allocated(), "reserved": cuda.max_memory_reserved()}
+        cuda.reset_peak_memory_stats()
+        return peaks
+
+    def run(self, steps: float) -> dict[str, Any]:
+        figures: dict[str, Any] = self.program.run(int(steps))
+        return figures
 
 
 def main() -> int:
@@ -130,11 +99,12 @@ def main() -> int:
         print(json.dumps(report), file=answers, flush=True)
 
     try:
-        child = Child(WORKS[sys.argv[1]], ROWS[sys.argv[2]])
+        child = Child(WORKS[sys.argv[1]], ROWS[sys.argv[2]], sys.argv[3])
+        acts = {"warm": child.warm, "check": child.check, "memory": child.memory, "run": child.run}
         answer({"ready": True})
         for line in sys.stdin:
             act, number = line.split()
-            answer(child.warm(float(number)) if act == "warm" else child.run(int(number)))
+            answer(acts[act](float(number)))
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}".splitlines()[0]})
         raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -12,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.core import timing, verdict
 from benchmarks.core.environment import ROOT
-from benchmarks.hot.rows import BASE, GOALS, Goal, Row, Work
+from benchmarks.hot.rows import Row, Work
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,8 @@ class Effort:
 
 
 FULL, QUICK = Effort(11, 0.3, 120.0), Effort(3, 0.1, 60.0)
+#: the caches of compiled code, which a cold start has empty
+CACHES = ("GT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class Ended(Exception):
@@ -34,12 +34,15 @@ class Ended(Exception):
 
 
 class Process:
-    def __init__(self, work: Work, row: Row) -> None:
+    def __init__(self, work: Work, row: Row, mode: str, caches: str = "") -> None:
+        """``caches``: the folder for compiled code; by default the one that the machine has."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GT_") or k == "GT_CACHE_DIR"}
+        if caches:
+            clean |= {name: os.path.join(caches, row.name + mode, name) for name in CACHES}
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process runs)
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.hot.child", work.name, row.name],
+            [sys.executable, "-m", "benchmarks.hot.child", work.name, row.name, mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
@@ -55,7 +58,7 @@ class Process:
             raise Ended(answer["error"])
         return dict(answer)
 
-    def ask(self, act: str, number: float) -> dict[str, Any]:
+    def ask(self, act: str, number: float = 0) -> dict[str, Any]:
         assert self._popen.stdin is not None
         try:
             print(act, number, file=self._popen.stdin, flush=True)
@@ -84,107 +87,108 @@ class Taken:
     """The figures of a row: its warm-up, and seconds per step in each round."""
 
     row: Row
+    #: torch.compile's mode, and seconds per step of each mode that was tried
+    mode: str = ""
+    tried: dict[str, float] = field(default_factory=dict)
     warm: dict[str, Any] = field(default_factory=dict)
+    #: the warm-up of a second process, which has the caches of the first
+    cached: dict[str, Any] = field(default_factory=dict)
     samples: list[float] = field(default_factory=list)
+    #: seconds of single steps with a read, for programs that measure them; with a read in each step, in each round
+    each: list[float] = field(default_factory=list)
+    read_samples: list[float] = field(default_factory=list)
+    #: losses or scores of the first steps, and the tolerance of a comparison
+    check: dict[str, Any] = field(default_factory=dict)
+    #: the most bytes: until the first round, and in the rounds
+    peaks: list[dict[str, int]] = field(default_factory=list)
     #: why there are no more
     error: str = ""
 
+    def add(self, figures: dict[str, Any]) -> None:
+        self.samples.append(figures["step_s"])
+        self.each += figures.get("each_s", [])
+        self.read_samples += [figures["read_step_s"]] if "read_step_s" in figures else []
 
-def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[dict[str, Taken], int]:
-    """All rows of a program, and the steps per sample. A row that fails is left out, with its reason."""
-    figures = {row.name: Taken(row) for row in rows}
-    processes: dict[str, Process] = {}
-    try:
-        processes.update((row.name, Process(work, row)) for row in rows)
 
-        def each(act: Callable[[Process, Taken], None]) -> None:
-            for name, process in list(processes.items()):
-                try:
-                    act(process, figures[name])
-                except Ended as ended:
-                    _drop(processes, figures[name], str(ended), say)
+class Measuring:
+    """The processes of all rows of one program."""
 
-        def warm(process: Process, row: Taken) -> None:
-            row.warm = process.ask("warm", effort.patience)
-            say(f"{work.name}: {row.row.name} is warm after {row.warm['warmup_s']:.1f} s")
+    def __init__(self, work: Work, rows: Sequence[Row], effort: Effort, gpu: bool, caches: str, say: Any) -> None:
+        """``caches``: an empty folder for compiled code, so that each row starts cold; "": the machine's own."""
+        self.work, self.effort, self.caches, self._say = work, effort, caches, say
+        self.figures = {row.name: Taken(row) for row in rows}
+        #: (row, mode) -> its process. Modes are the same without a GPU.
+        self._processes: dict[tuple[str, str], Process] = {}
+        self._modes = [(row, mode) for row in rows for mode in (row.modes if gpu else row.modes[:1])]
+        self.steps = 0
 
-        each(_ready)
-        each(warm)
-        steps = _steps(processes, work, effort)
-        for _ in range(effort.rounds):
-            each(lambda process, row: row.samples.append(process.ask("run", steps)["step_s"]))
-    finally:
-        for process in processes.values():
+    def run(self) -> None:
+        """A row that fails is left out, with its reason."""
+        try:
+            for row, mode in self._modes:
+                self._processes[row.name, mode] = Process(self.work, row, mode, self.caches)
+            self._each(lambda process, row, mode: process.hear())
+            self._each(self._warm)
+            self._keep_fastest()
+            self._each(self._check)
+            self.steps = self._steps()
+            for _ in range(self.effort.rounds):
+                self._each(lambda process, row, mode: row.add(process.ask("run", self.steps)))
+            self._each(lambda process, row, mode: row.peaks.append(process.ask("memory")))
+        finally:
+            self._close()
+        if self.caches:
+            self._start_again()
+
+    def _close(self) -> None:
+        for process in self._processes.values():
             process.close()
-    return figures, steps
+        self._processes.clear()
 
+    def _each(self, act: Callable[[Process, Taken, str], Any]) -> None:
+        for (name, mode), process in list(self._processes.items()):
+            try:
+                act(process, self.figures[name], mode)
+            except Ended as ended:
+                process.close()
+                del self._processes[name, mode]
+                left = [row for row, _ in self._processes if row == name]
+                self.figures[name].error = "" if left else str(ended)
+                self._say(f"notice: {name} {mode} is left out: {ended}")
 
-def _ready(process: Process, row: Taken) -> None:
-    process.hear()
+    def _warm(self, process: Process, row: Taken, mode: str) -> None:
+        warm = process.ask("warm", self.effort.patience)
+        row.tried[mode] = min(process.ask("run", self.work.chunk)["step_s"] for _ in range(3))
+        if row.tried[mode] == min(row.tried.values()):
+            row.mode, row.warm = mode, warm
+        seconds = f"{warm['warmup_s']:.1f} s, first step {warm['first_step_s']:.1f} s"
+        self._say(f"{self.work.name}: {row.row.name} {mode} is warm after {seconds}")
 
+    def _keep_fastest(self) -> None:
+        """Of a row with several modes, keep the process of the fastest one."""
+        for name, mode in list(self._processes):
+            if mode != self.figures[name].mode:
+                self._processes.pop((name, mode)).close()
 
-def _drop(processes: dict[str, Process], row: Taken, error: str, say: Any) -> None:
-    row.error = error
-    processes.pop(row.row.name).close()
-    say(f"notice: {row.row.name} is left out: {error}")
+    def _check(self, process: Process, row: Taken, mode: str) -> None:
+        row.check = process.ask("check")
+        row.peaks.append(process.ask("memory"))
 
+    def _steps(self) -> int:
+        """The steps that fit into a sample, by the first row."""
+        quickest = next((min(row.tried.values()) for row in self.figures.values() if row.tried), None)
+        return int(min(2000, max(1, round(self.effort.seconds / quickest)))) if quickest else 0
 
-def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
-    """The steps that fit into a sample, by the first row."""
-    if not processes:
-        return 0
-    first = next(iter(processes.values()))
-    quickest = min(first.ask("run", work.chunk)["step_s"] for _ in range(3))
-    return int(min(2000, max(1, round(effort.seconds / quickest))))
-
-
-# -- results -----------------------------------------------------------------------------------
-
-
-def ratio(ours: Taken, theirs: Taken) -> float | None:
-    """The first row's step time divided by the second's: the median over the rounds."""
-    pairs = list(zip(ours.samples, theirs.samples, strict=False))
-    return statistics.median(o / t for o, t in pairs) if pairs else None
-
-
-def goals(device: str, work: str, figures: dict[str, Taken]) -> list[tuple[Goal, float | None]]:
-    declared = [goal for goal in GOALS if (goal.device, goal.work) == (device, work)]
-    measured = [goal for goal in declared if goal.row in figures and goal.against in figures]
-    return [(goal, ratio(figures[goal.row], figures[goal.against])) for goal in measured]
-
-
-def record(work: str, row: Taken, figures: dict[str, Taken], steps: int) -> dict[str, Any]:
-    """A row in the record."""
-    row_record: dict[str, Any] = {"about": row.row.about, "environment": row.row.environment, **row.warm}
-    if row.error:
-        row_record["error"] = row.error
-    if row.samples:
-        row_record["timing"] = {**timing.summary(row.samples), "steps_per_sample": steps}
-        row_record["ratio"] = {other: ratio(row, figures[other]) for other in figures if figures[other].samples}
-        row_record["verdict"] = verdict.judge({"cv": timing.variation(row.samples)}, ["cv"], f"{work}/{row.row.name}")
-    return row_record
-
-
-def shown(device: str, work: str, figures: dict[str, Taken]) -> list[list[Any]]:
-    """The lines of the table."""
-    measured_goals = goals(device, work, figures)
-    lines = []
-    for name, row in figures.items():
-        goal_texts = [_goal_text(goal, value) for goal, value in measured_goals if goal.row == name]
-        step = statistics.median(row.samples) * 1e6 if row.samples else None
-        against = ratio(row, figures[BASE]) if BASE in figures else None
-        level = ", ".join(sorted(row.warm.get("levels", {}))) or ("" if row.row.library != "gt" else "words")
-        lines.append(
-            [row.row.about, step, against, "; ".join(goal_texts), row.warm.get("warmup_s"), level, row.error[:40]]
-        )
-    return lines
-
-
-COLUMNS = ("row", "us a step", "x torch eager", "goal", "warm-up s", "levels", "left out")
-
-
-def _goal_text(goal: Goal, value: float | None) -> str:
-    against = "" if goal.against == BASE else f" x {goal.against}"
-    reached = "not measured" if value is None else "reached" if value <= goal.bound else "MISSED"
-    number = "" if value is None or not against else f" ({value:.2f})"
-    return f"<= {goal.bound:g}{against} {reached}{number}"
+    def _start_again(self) -> None:
+        """One process after the other, with the caches that the first ones have filled."""
+        for name, row in self.figures.items():
+            if row.row.caches and not row.error:
+                process = self._processes[name, row.mode] = Process(self.work, row.row, row.mode, self.caches)
+                try:
+                    process.hear()
+                    row.cached = process.ask("warm", self.effort.patience)
+                    self._say(f"{self.work.name}: {name}, again, is warm after {row.cached['warmup_s']:.1f} s")
+                except Ended as ended:
+                    self._say(f"notice: {name} has no second start: {ended}")
+                finally:
+                    self._close()

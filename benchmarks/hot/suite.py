@@ -6,6 +6,7 @@ import argparse
 import pathlib
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from benchmarks.core import environment, results, tables
 from benchmarks.core.ranks import BAD_INPUT, BadInput
-from benchmarks.hot import rounds
+from benchmarks.hot import figures, rounds
 from benchmarks.hot.rows import BASE, ROWS, WORKS, Row
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,6 +31,7 @@ def main(name: str, about: str, offered: Sequence[str], words: list[str] | None)
     add("--rows", nargs="+", choices=offered, default=list(offered), help="what to compare")
     add("--rounds", type=int, help="how often all rows are asked")
     add("--patience", type=float, help="seconds that a row's warm-up may take at the most")
+    add("--cold", action="store_true", help="empty caches of compiled code, and a second start of each row with them")
     add("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
     add("--json", metavar="FILE", help="write the record here as well")
     options = parser.parse_args(words)
@@ -79,13 +81,13 @@ def _run(name: str, options: argparse.Namespace) -> int:
         suite=name,
         name=name,
         world_size=1,
-        config={"device": device, "benchmark_iters": effort.rounds, **asdict(effort)},
+        config={"device": device, "benchmark_iters": effort.rounds, "cold": options.cold, **asdict(effort)},
         environment=environment.record({"all": 0}),
     )
     missed = 0
     try:
         for work in works:
-            missed += _work(work, rows, effort, record)
+            missed += _work(work, rows, effort, options.cold, record)
     except KeyboardInterrupt:
         record.finish("interrupted")
         raise
@@ -99,17 +101,22 @@ def _run(name: str, options: argparse.Namespace) -> int:
     return 0
 
 
-def _work(name: str, rows: list[Row], effort: rounds.Effort, record: results.Record) -> int:
+def _work(name: str, rows: list[Row], effort: rounds.Effort, cold: bool, record: results.Record) -> int:
     """The number of missed goals."""
     work = WORKS[name]
-    figures, steps = rounds.measure(work, rows, effort, say)
-    for row in figures.values():
-        record.put(name, row.row.name, value=rounds.record(name, row, figures, steps))
-    values = rounds.goals(DEVICE, name, figures)
+    with tempfile.TemporaryDirectory() as folder:
+        measuring = rounds.Measuring(work, rows, effort, DEVICE == "cuda", folder if cold else "", say)
+        measuring.run()
+    taken, steps = measuring.figures, measuring.steps
+    for row in taken.values():
+        record.put(name, row.row.name, value=figures.record(name, row, taken, steps))
+    values = figures.goals(DEVICE, name, taken)
     goals: list[dict[str, Any]] = [
         {**asdict(goal), "value": value, "reached": None if value is None else value <= goal.bound}
         for goal, value in values
     ]
     record.put(name, "goals", value=goals)
-    tables.show(f"{work.about}: {steps} steps a sample", rounds.COLUMNS, rounds.shown(DEVICE, name, figures))
+    tables.show(f"{work.about}: {steps} steps a sample", *figures.shown(taken))
+    for goal, value in values:
+        print(figures.goal_line(goal, value))
     return sum(goal["reached"] is False for goal in goals)

@@ -108,7 +108,7 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; a closure computes the loss first, and its result is returned."""
         if recorder.active is not None:
-            recorder.active.optimizers.append(self)
+            recorder.active.optimizers.append((self, self._with_gradients()))
             for p in (p for group in self.param_groups for p in group["params"]):
                 recorder.active.note_grad(p)
             if closure is not None or any(self._step_hooks):
@@ -133,25 +133,31 @@ class Optimizer:
         before = mode.enabled
         try:  # not `no_grad`: an interrupt in its __exit__ would leave the mode changed
             mode.enabled = False
-            for group in self.param_groups:
-                params = [p for p in group["params"] if p._grad is not None]
+            for group, params in zip(self.param_groups, self._with_gradients(), strict=True):
                 if params:
                     self.update(group, params)
         finally:
             mode.enabled = before
         return loss
 
+    def _with_gradients(self) -> list[list[Tensor]]:
+        """The parameters of each group that a step updates now."""
+        return [[p for p in group["params"] if p._grad is not None] for group in self.param_groups]
+
     def update(self, group: Group, params: list[Tensor]) -> None:
         """Emit the step of these parameters of a group. Every subclass defines it; `step` calls it."""
         raise NotImplementedError
 
-    def numbers_of_step(self) -> list[float]:
-        """Count a step and return the numbers of its instructions. A compiled function has the rest in a fragment."""
+    def numbers_of_step(self, stepped: list[list[Tensor]]) -> list[float]:
+        """Count a step of these parameters of each group, and return the numbers of its instructions.
+
+        A compiled function has the rest in a fragment. Its parameters need not have gradients between two calls.
+        """
         numbers: list[float] = []
         self._numbers = numbers
         try:
-            for group in self.param_groups:
-                if params := [p for p in group["params"] if p._grad is not None]:
+            for group, params in zip(self.param_groups, stepped, strict=True):
+                if params:
                     self.update(group, params)
         finally:
             self._numbers = None

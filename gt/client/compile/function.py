@@ -314,8 +314,8 @@ def _cell(source: Source, arguments: list[Tensor]) -> Cell:
     return arguments[what]._cell if kind == "argument" else what._grad._cell
 
 
-def _step_numbers(optimizers: list[Any]) -> list[float]:
+def _step_numbers(optimizers: list[tuple[Any, list[list[Tensor]]]]) -> list[float]:
     numbers: list[float] = []
-    for optimizer in optimizers:
-        numbers += optimizer.numbers_of_step()
+    for optimizer, stepped in optimizers:
+        numbers += optimizer.numbers_of_step(stepped)
     return numbers

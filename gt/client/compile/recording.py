@@ -46,7 +46,8 @@ class Recording(Struct, eq=False):
     #: for each random key: its generator, and the first key that was equal to it, as in a checkpoint's second run
     draws: list[tuple[Any, int]]
     stepped: list[int]
-    optimizers: list[Any]
+    #: each optimizer that is stepped, and the parameters of each of its groups that the step updates
+    optimizers: list[tuple[Any, list[list[Any]]]]
     #: the state of the modules it called
     modules: list[ModuleState]
     #: (tensor, had it a gradient before?, which result is its gradient after; None if that is the same tensor)
@@ -82,7 +83,7 @@ class Recording(Struct, eq=False):
     def __post_init__(self) -> None:
         self.ids = [what().id if kind == "cell" else 0 for kind, what in self.sources]
         self.hooked = [_hooks_on(tensor) for tensor, _, _ in self.grads]
-        self.groups = [group_sizes(optimizer) for optimizer in self.optimizers]
+        self.groups = [group_sizes(optimizer) for optimizer, _ in self.optimizers]
         self.from_arguments = [(k, what) for k, (kind, what) in enumerate(self.sources) if kind == "argument"]
         self.from_grads = [(k, what) for k, (kind, what) in enumerate(self.sources) if kind == "grad"]
         used = {id(what) for kind, what in self.sources if kind == "grad"}
@@ -96,7 +97,7 @@ class Recording(Struct, eq=False):
         return (
             None not in [cell() for cell in self.cells]
             and all(module.holds() for module in self.modules)
-            and self.groups == [group_sizes(optimizer) for optimizer in self.optimizers]
+            and self.groups == [group_sizes(optimizer) for optimizer, _ in self.optimizers]
         )
 
     def difference(self, other: Recording) -> str:

@@ -37,8 +37,8 @@ class Recorder(Struct, eq=False):
     modules: dict[Any, None] = field(default_factory=dict)
     #: the generators that were drawn from, each with the (seed, stream) pair it gave
     draws: list[tuple[Any, tuple[int, int]]] = field(default_factory=list)
-    #: the optimizers that were stepped, and how many numbers they put into the stream
-    optimizers: list[Any] = field(default_factory=list)
+    #: the optimizers that were stepped with the parameters of each group, and how many numbers they put into the stream
+    optimizers: list[tuple[Any, list[list[Any]]]] = field(default_factory=list)
     step_numbers: int = 0
     #: why the function cannot be replayed
     problem: str = ""

@@ -77,6 +77,7 @@ class Session:
         self.uploads = uploads = Uploads(connection)
         #: what receives the events while the program listens to them
         self.event_sink: Callable[[EventBatch], None] | None = None
+        self.peak_memory: dict[tuple[int, str], int] = {}  #: (worker, figure) -> the most since gt.cuda's last reset
         #: the recording of `gt.debug.explain_last_step`, if there is one
         self.step_recording: Any = None
         #: the process of `gt.debug.dashboard`, if there is one
@@ -157,6 +158,10 @@ class Session:
     def worker_stats(self) -> list[WorkerStats]:
         self.outbox.flush()
         stats: list[WorkerStats] = self.replies.ask(Ask).workers
+        for s in stats:  # a worker reports its peaks since the last report
+            for figure in ("allocated_peak", "reserved_peak"):
+                key = s.worker, figure
+                self.peak_memory[key] = max(self.peak_memory.get(key, 0), s.memory.get(figure, s.client_bytes))
         return stats
 
     def locate(self, id: int, shape: tuple[int, ...]) -> Located:

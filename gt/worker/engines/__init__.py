@@ -101,7 +101,8 @@ class Engine(Protocol):
         """The device's memory in bytes; {} if the device cannot report it.
 
         Of all processes: "used", the "peak" of that since this engine was made, and "total". Of the arrays of this
-        process: "allocated", and the "allocated_peak" of that since the last call with ``restart``.
+        process: "allocated", and "reserved" by the allocator for them; "allocated_peak" and "reserved_peak" are the
+        most since the last call with ``restart``.
         """
 
 

@@ -152,14 +152,19 @@ class TorchEngine:
             return {}
         cuda, device = torch.cuda, self._device
         free, total = cuda.mem_get_info(device)
-        used, allocated, peak = total - free, cuda.memory_allocated(device), cuda.max_memory_allocated(device)
+        used = total - free
+        own = {
+            "allocated": cuda.memory_allocated(device),
+            "allocated_peak": cuda.max_memory_allocated(device),
+            "reserved": cuda.memory_reserved(device),
+            "reserved_peak": cuda.max_memory_reserved(device),
+        }
         # what torch has given back since its own peak was in use then, too; what others gave back is not known
-        returned = cuda.max_memory_reserved(device) - cuda.memory_reserved(device)
+        returned = own["reserved_peak"] - own["reserved"]
         self._most_used = max(self._most_used, used, min(used + returned, total))
         if restart:
             cuda.reset_peak_memory_stats(device)
-        sizes = {"used": used, "peak": self._most_used, "total": total}
-        return {**sizes, "allocated": allocated, "allocated_peak": peak}
+        return {"used": used, "peak": self._most_used, "total": total, **own}
 
 
 def _copying_back(linked: Any, count: int) -> Any:
