@@ -180,7 +180,7 @@ PROGRAMS = (
         reads_every_step=True,
     ),
     Program(
-        *("siamese", "examples/siamese_network", "main.py", "--epochs 1 --batch-size 16 --log-interval 1"),
+        *("siamese", "examples/siamese_network", "main.py", "--epochs 1 --batch-size 16 --log-interval 1 --lr 0.01"),
         make_data=data.mnist("../data", train=16 * 8, test=100),
         renamed=("torchvision.models.resnet",),
         timed=(2, 8),
