@@ -77,6 +77,8 @@ class NullPeers:
         #: words that the first worker got
         self.words = 0
         self._unsaid: Counter[tuple[int, int]] = Counter()
+        #: the ids of the workers, as the server gave them out
+        self._ids: dict[int, int] = {}
 
     def join(self, workers: int) -> None:
         """Connect the workers, and wait until the client knows all of them."""
@@ -114,11 +116,13 @@ class NullPeers:
             self.welcomed += 1
 
     def _to_worker(self, number: int, worker: ZmqConnection, message: Any) -> None:
-        if isinstance(message, Execute):
+        if isinstance(message, Welcome):
+            self._ids[number] = message.id
+        elif isinstance(message, Execute):
             key = number, message.worker_set
             self.words += len(message.stream) * (number == 0)
             self._unsaid[key] += int(len(message.stream) * self.word_us)
-            if message.confirm:
+            if message.confirmed_by(self._ids[number]):
                 self.confirmed += 1
                 worker.send([encode(Done(message.client, message.worker_set, self._unsaid.pop(key)))])
 

@@ -154,6 +154,7 @@ class Drive:
         self._unsaid[m.worker_set] += int(len(m.stream) * self.word_us)
         if not m.confirm:
             return []
+        peers = peers if m.confirmer < 0 else (b"w%d" % m.confirmer,)
         frame = encode(Done(m.client, m.worker_set, self._unsaid.pop(m.worker_set)))
         self.load.confirmations += len(peers)
         started = time.thread_time()

@@ -209,7 +209,7 @@ class Worker:
                 self._queue.appendleft((message, stop, at))
                 continue
             self._unsaid[message.worker_set] += self.clock - started
-            if message.confirm:
+            if message.confirmed_by(self.id):
                 micros = int(self._unsaid.pop(message.worker_set) * 1e6)
                 self._post(self.clock, Done(message.client, message.worker_set, micros), ())
 

@@ -104,16 +104,16 @@ class Dispatcher:
         settings: Iterable[str] = (),
         cuda_ipc: bool = False,
         memory: MemoryHolder | None = None,
+        prefetch: bool = True,
     ) -> None:
-        #: whether workers that share a GPU may share its memory
-        self._cuda_ipc = cuda_ipc
+        #: whether workers that share a GPU may share its memory; whether gathers of fragments start ahead of their use
+        self._cuda_ipc, self._prefetch = cuda_ipc, prefetch
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, WorkerState] = {}
         self.by_peer: dict[Peer, Client | WorkerState | ViewerState] = {}
         #: worker -> its description
         self.infos: dict[int, WorkerInfo] = {}
-        self.next_client, self.next_worker = 1, 0
-        self._groups = GroupCount()
+        self.next_client, self.next_worker, self._groups = 1, 0, GroupCount()
         #: the error text for a client when no worker is connected
         self.no_workers = no_workers or NO_WORKERS.format(host=host, port=port)
         self.delivery = Delivery(self.workers, batch_size)
@@ -257,7 +257,7 @@ class Dispatcher:
         self.listeners.peers_changed()
 
     def _new_ledger(self) -> Ledger:
-        return Ledger(self.infos, self._groups.next, self._cuda_ipc)
+        return Ledger(self.infos, self._groups.next, self._cuda_ipc, self._prefetch)
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         id = self.next_worker

@@ -26,6 +26,10 @@ MAX_MOVES_PER_MESSAGE = 256
 CONFIRM_AFTER_US_PER_WORKER = 50.0
 #: A set of any size is asked to confirm after this many microseconds of work.
 MAX_CONFIRM_AFTER_US = 3000.0
+#: Workers of a set that have no other client run the same work at the same time: the first one confirms for all. The
+#: others of n workers confirm after n times the first of these numbers of microseconds of work, at most after the
+#: second, so that none of them falls behind further than that.
+OTHERS_CONFIRM_AFTER_US_PER_WORKER, MAX_OTHERS_CONFIRM_AFTER_US = 5_000.0, 1e6
 #: The most estimated microseconds of work in a message that overtakes those of other clients.
 MAX_URGENT_US = 1000.0
 #: The most worker sets that are remembered for a client.
@@ -150,8 +154,7 @@ class Delivery:
         client.unrequested += weight
         confirm_after_us = min(CONFIRM_AFTER_US_PER_WORKER * (len(worker_set.peers) - 1), MAX_CONFIRM_AFTER_US)
         confirm = worker_set.cost >= confirm_after_us or client.unrequested >= WINDOW_WORDS // 8
-        if confirm:
-            self._expect_confirmation(client, worker_set)
+        confirmer = self._expect_confirmation(client, worker_set) if confirm else -1
         words = segment.words
         if self.batch_size is not None:
             *first, words = split(client, words, self.batch_size)
@@ -160,7 +163,8 @@ class Delivery:
                 definitions = []
         urgent = urgent and len(worker_set.peers) == 1 and cost <= MAX_URGENT_US
         client.only_urgent = client.only_urgent and urgent
-        self._send_set(worker_set, Execute(client.id, definitions, words, worker_set.number, confirm, urgent))
+        message = Execute(client.id, definitions, words, worker_set.number, confirm, urgent, confirmer)
+        self._send_set(worker_set, message)
 
     def _send_set(self, worker_set: WorkerSet, message: Execute) -> None:
         peers = worker_set.peers
@@ -169,17 +173,32 @@ class Delivery:
     def request_confirmations(self, client: Client) -> None:
         """Ask all worker sets to confirm their work for which no confirmation was requested yet."""
         for worker_set in client.worker_sets.values():
-            if worker_set.cost or worker_set.weight:
-                self._expect_confirmation(client, worker_set)
+            if worker_set.cost or worker_set.weight or worker_set.behind:
+                self._expect_confirmation(client, worker_set, by_all=True)
                 self.actions.append(SendAll(worker_set.peers, Execute(client.id, [], [], worker_set.number)))
 
-    def _expect_confirmation(self, client: Client, worker_set: WorkerSet) -> None:
-        """Every worker of the set will confirm what it got; the first one's confirmation carries the weight."""
-        client.unrequested -= worker_set.weight
-        for worker in worker_set.workers:
-            worker.expect(client.id, worker_set.weight, worker_set.cost, len(worker_set.workers))
-            worker_set.weight = 0
-        worker_set.cost = 0.0
+    def _expect_confirmation(self, client: Client, worker_set: WorkerSet, by_all: bool = False) -> int:
+        """The workers of the set will confirm what they got. Returns the only one that does; -1: all of them do.
+
+        The first one's confirmation carries the weight. If it confirmed alone before, the others' times are of work
+        that its times have covered.
+        """
+        first, *others = worker_set.workers
+        cost, weight = worker_set.cost, worker_set.weight
+        worker_set.cost, worker_set.weight = 0.0, 0
+        client.unrequested -= weight
+        alone = bool(others) and all(len(worker.admitted) == 1 for worker in worker_set.workers)
+        sharing = 0 if alone or worker_set.behind else len(worker_set.workers)
+        first.expect(client.id, weight, cost, sharing or 1)
+        if alone:
+            worker_set.behind += cost
+            limit = min(OTHERS_CONFIRM_AFTER_US_PER_WORKER * len(worker_set.workers), MAX_OTHERS_CONFIRM_AFTER_US)
+            if worker_set.behind < limit and not by_all:
+                return first.id
+        for worker in others:
+            worker.expect(client.id, 0, cost, sharing)
+        worker_set.behind = 0.0
+        return -1
 
     # -- lost workers --------------------------------------------------------------------
 

@@ -120,8 +120,16 @@ class GroupCount:
 class Ledger:
     """One client's numbers: every code, id, fragment and group that the dispatcher created for it."""
 
-    def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int], cuda_ipc: bool = False) -> None:
+    def __init__(
+        self,
+        roster: dict[int, WorkerInfo],
+        next_group: Callable[[], int],
+        cuda_ipc: bool = False,
+        prefetch: bool = True,
+    ) -> None:
         self._roster, self._next_group, self._cuda_ipc = roster, next_group, cuda_ipc
+        #: whether gathers of fragments start ahead of their use
+        self._prefetch = prefetch
         self.next_code, self.next_id, self._next_fragment = (
             FIRST_DISPATCHER_CODE,
             FIRST_DISPATCHER_ID,
@@ -132,6 +140,10 @@ class Ledger:
         self.codes: dict[int, CodeInfo] = {}
         #: codes of reductions -> the bytes they reduce
         self.reductions: dict[int, int] = {}
+        #: codes of gathers that may start ahead of their use -> the bytes of their results
+        self.gathers: dict[int, int] = {}
+        #: codes of views
+        self.views: set[int] = set()
         self._steps: dict[tuple[TensorType, MoveStep], CodedStep] = {}
         self._step_uses = 0
         self.groups: dict[Members, int] = {}
@@ -177,6 +189,8 @@ class Ledger:
                 signal,
             )
         )
+        if signature.op.view:
+            self.views.add(code)
         for share, workers in shares:
             meaning = definition(code, share, signal)
             for worker in workers:
@@ -204,6 +218,8 @@ class Ledger:
             self._announce_collective(coded, t, step, announce)
         if step.kind in REDUCTIONS:
             self.reductions[code] = step.source.local(t, step.source.worker).nbytes
+        if step.kind == "all_gather" and self._prefetch:
+            self.gathers[code] = step.target.local(t, step.target.worker).nbytes
         return code
 
     def _announce_collective(self, coded: CodedStep, t: TensorType, step: MoveStep, announce: Announce) -> None:
@@ -275,6 +291,8 @@ class Ledger:
         self._steps.clear()
         self.codes.clear()
         self.reductions.clear()
+        self.gathers.clear()
+        self.views.clear()
         return self.next_code
 
 

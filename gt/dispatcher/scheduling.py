@@ -163,14 +163,15 @@ class Scheduler:
         client = self._clients.get(m.client)
         if client is None:
             return
-        if len(worker.admitted) > 1 and any(owner != m.client for owner, *_ in worker.unconfirmed):
+        if sharing and len(worker.admitted) > 1 and any(owner != m.client for owner, *_ in worker.unconfirmed):
             worker.blocked_us[m.client] = worker.blocked_us.get(m.client, 0) + m.microseconds
-        if cost > 0:
+        if cost > 0 and sharing:
             # one odd measurement must not change the pace much; nor must the same one from each of many workers
             ratio = (m.microseconds + 1) / (cost + 1)
             pace = client.pace * (2.0 if ratio > 2.0 else ratio if ratio > 0.5 else 0.5) ** (0.25 / sharing)
             client.pace = 100.0 if pace > 100.0 else pace if pace > 0.001 else 0.001
-        client.share.used += (m.microseconds - cost) / sharing * client.share.rate
+        if sharing:
+            client.share.used += (m.microseconds - cost) / sharing * client.share.rate
         if weight:
             client.done += weight
             self.send_credit(client, at_least=WINDOW_WORDS // 8)

@@ -70,6 +70,8 @@ class WorkerSet:
     #: the work they got for which no confirmation was requested yet: estimated microseconds on each worker, and weight
     cost: float = 0.0
     weight: int = 0
+    #: estimated microseconds of the work that the first worker confirms, and the others have not been asked to
+    behind: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -245,7 +247,8 @@ class WorkerState:
     exit_reason: str = ""
     #: estimated microseconds of the work it got and has not confirmed
     ahead: float = 0.0
-    #: (client, weight, estimate, number of workers that share the work) it must still confirm, oldest first
+    #: (client, weight, estimate, number of workers whose times are averaged) it must still confirm, oldest first. The
+    #: number is 0 if the time is that of another worker already
     unconfirmed: deque[tuple[int, int, float, int]] = field(default_factory=deque)
     #: client -> the share of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)
@@ -277,7 +280,7 @@ class WorkerState:
         return was_admitted
 
     def expect(self, client: int, weight: int, cost: float, sharing: int = 1) -> None:
-        """Add work that the worker was requested to confirm; ``sharing`` is the number of workers that run it."""
+        """Add work that the worker was requested to confirm; ``sharing``: see ``unconfirmed``."""
         self.unconfirmed.append((client, weight, cost, sharing))
         self.ahead += cost
         if client in self.parked:

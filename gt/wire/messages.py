@@ -305,6 +305,12 @@ class Execute(Message, frozen=True, array_like=True, tag=True):
     confirm: bool = True
     #: whether it may run before messages of other clients that arrived earlier; it has no moves
     urgent: bool = False
+    #: the only worker that answers; -1: each worker does
+    confirmer: int = -1
+
+    def confirmed_by(self, worker: int) -> bool:
+        """Whether this worker answers with `Done`."""
+        return self.confirm and self.confirmer in (-1, worker)
 
 
 class Drop(Message, frozen=True, array_like=True, tag=True):

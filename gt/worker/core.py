@@ -120,7 +120,7 @@ class Worker:
             self.recorder.arrived(message)
         if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop | FreeKept):
             HANDLERS[type(message)](self, message, data)
-        elif isinstance(message, Execute) and message.confirm:
+        elif isinstance(message, Execute) and message.confirmed_by(self.id):
             # its client has disconnected, but the dispatcher counts on `Done`
             self.outbox.send(Done(message.client, message.worker_set, 0))
         outbox = self.outbox
@@ -183,7 +183,7 @@ class Worker:
                 self.replayer.forget(space, number)
             # these will not run, but the dispatcher counts on their `Done`
             for waiting, _ in space.waiting:
-                if waiting.confirm:
+                if waiting.confirmed_by(self.id):
                     self.outbox.send(Done(m.client, waiting.worker_set, 0))
             space.close()
             self._clients_changed()
@@ -284,7 +284,7 @@ class Worker:
             return
         if self.recorder is not None:
             self.recorder.finish(m)
-        if m.confirm:
+        if m.confirmed_by(self.id):
             self.outbox.send_done(m.client, m.worker_set)
 
     # -- control words: each returns the index of the next word, or ``i`` if the stream must wait --

@@ -179,7 +179,7 @@ class Shell:
         microseconds = int((time.perf_counter() - started - self._paused) * 1e6)
         if self.debug:
             self.debug(f"{type(message).__name__} in {microseconds} us")
-        if isinstance(message, Execute) and not message.confirm:
+        if isinstance(message, Execute) and not message.confirmed_by(self.worker.id):
             self._unreported[message.client, message.worker_set] += microseconds
         elif isinstance(message, Drop):
             self._unreported = Counter({key: n for key, n in self._unreported.items() if key[0] != message.client})

@@ -9,14 +9,18 @@ from typing import Any
 from gt.dispatcher.instruction_plans import WorkerView
 from gt.dispatcher.plan.layouts import Layout, Lost, TensorState
 from gt.dispatcher.replay.buckets import bucket_reductions
+from gt.dispatcher.replay.deferral import defer_views
+from gt.dispatcher.replay.prefetch import prefetch_gathers
 from gt.dispatcher.replay.replay import check_distinct, number_classes, plan_key
 from gt.dispatcher.replay.replay_plans import (
     IdSource,
+    InputSources,
     KnownFragment,
     NumberSlot,
     ReplayPlan,
     ReplaySection,
     TensorRecord,
+    TensorRecords,
 )
 from gt.dispatcher.segments import ForwardOutput, Segment
 from gt.dispatcher.state import Client
@@ -50,15 +54,12 @@ def learn(
     loop(client, view, words, 0, UNLIMITED_BUDGET_US, forwarded)
     if forwarded.stop != len(words):
         raise ValueError("the fragment ends inside an instruction")
-    codes: ChainMap[int, Any] = ChainMap(client.ledger.codes, client.codes)
-    for segment in forwarded.segments:
-        if len(segment.workers) > 1:
-            segment.words = bucket_reductions(segment.words, codes, client.ledger.reductions)
+    prefetched_bytes = _reorder(client, forwarded.segments)
     output.unreadable += forwarded.unreadable
     output.messages_to_client += forwarded.messages_to_client
     for worker, announcements in forwarded.announcements.items():
         output.announce(worker).add(announcements)
-    plan = recorder.replay_plan(forwarded, words, numbers)
+    plan = recorder.replay_plan(forwarded, words, numbers, prefetched_bytes)
     if plan is None:
         _send_words(forwarded, output)
     elif plan.pass_to is not None:
@@ -68,6 +69,23 @@ def learn(
     if plan is not None:
         _cache_plan(client, fragment, recorder.key, plan, output)
     return sum(segment.cost for segment in forwarded.segments)
+
+
+def _reorder(client: Client, segments: list[Segment]) -> int:
+    """Start reductions and gathers early, and wait for reductions late.
+
+    Returns how many bytes more a worker may need for the gathers.
+    """
+    ledger, most = client.ledger, 0
+    codes: ChainMap[int, Any] = ChainMap(ledger.codes, client.codes)
+    for segment in segments:
+        if len(segment.workers) > 1:
+            segment.words = bucket_reductions(segment.words, codes, ledger.reductions)
+            segment.words = defer_views(segment.words, codes, ledger.reductions, ledger.views)
+            if not client.identity.quota.memory:  # who may use only so much would run out of it earlier
+                segment.words, nbytes = prefetch_gathers(segment.words, codes, ledger.gathers)
+                most = max(most, nbytes)
+    return most
 
 
 def _send_words(forwarded: ForwardOutput, output: ForwardOutput) -> None:
@@ -98,7 +116,7 @@ def _send_sections(
         fragment.announced.add((section.workers, number))
         for worker in section.workers:
             output.announce(worker).fragments.append(section.parsed.fragment)
-        ids = [recorder.id_of(source) for source in section.inputs]
+        ids = section.inputs.ids(recorder.inputs, recorder.id_of)
         section_numbers = [numbers[k] for k in section.numbers]
         segment = output.segment(section.workers)
         segment.words += run_words(number, 0, recorder.base, recorder.first_new_id, ids, section_numbers)
@@ -154,7 +172,9 @@ class _Recorder:
     def _source(self, id: int) -> IdSource:
         return id - self.first_new_id if id >= self.first_new_id else self._sources[id]
 
-    def replay_plan(self, forwarded: ForwardOutput, words: list[Any], numbers: list[Any]) -> ReplayPlan | None:
+    def replay_plan(
+        self, forwarded: ForwardOutput, words: list[Any], numbers: list[Any], prefetched_bytes: int
+    ) -> ReplayPlan | None:
         """The plan for repetitions; None if a repetition may differ."""
         client, tensors = self.client, self.client.tensors
         unusual = forwarded.unreadable or forwarded.messages_to_client or forwarded.orphans
@@ -174,15 +194,16 @@ class _Recorder:
             return ReplayPlan(layout, cost, freed, created, transfers_at=transfers_at or layout)
         try:
             sections = tuple(map(self._section, forwarded.segments))
-            changed = tuple((k, self._record(self.inputs[k])) for k in range(parsed.inputs) if self._changed(k, freed))
-            records = tuple((k, self._record(self.base + k)) for k in live)
+            changed = [(k, self._record(self.inputs[k])) for k in range(parsed.inputs) if self._changed(k, freed)]
+            created_records = [(k, self._record(self.base + k)) for k in live]
         except (NoFragment, KeyError):
             return None
-        if any(isinstance(record.state, Lost) for _, record in (*changed, *records)):
+        if any(isinstance(record.state, Lost) for _, record in (*changed, *created_records)):
             return None
         new_ids = client.ledger.next_id + 1 - self.first_new_id
         classes = number_classes(numbers[len(parsed.constants) :]) if forwarded.depends_on_numbers else None
-        return ReplayPlan(None, cost, freed, (), sections, new_ids, changed, records, classes, transfers_at)
+        after = TensorRecords.of(changed), TensorRecords.of(created_records)
+        return ReplayPlan(None, cost, freed, (), sections, new_ids, *after, classes, transfers_at, prefetched_bytes)
 
     def _only_layout(self, live: tuple[int, ...], freed: tuple[int, ...]) -> Layout | None:
         """The one layout of all tensors before and after; None if they differ, have copies, or an input changed."""
@@ -201,7 +222,8 @@ class _Recorder:
         parsed = ParsedFragment(make_fragment(number, segment.words, words, compile), codes)
         numbers = tuple(segment.words[position].index for position in words.numbers)
         ledger.fragments[number] = parsed
-        return ReplaySection(segment.workers, parsed, tuple(map(self._source, words.inputs)), numbers, segment.cost)
+        sources = InputSources.of(map(self._source, words.inputs))
+        return ReplaySection(segment.workers, parsed, sources, numbers, segment.cost)
 
     def _changed(self, k: int, freed: tuple[int, ...]) -> bool:
         """The input has another state or other copies. (An input written in place also has a new origin, which only

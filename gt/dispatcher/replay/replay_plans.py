@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,13 +40,39 @@ class NumberSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class InputSources:
+    """Where the inputs of a section come from. Most are inputs of the fragment, so these are kept apart."""
+
+    #: for each of them which input of the fragment it is; any number for one of ``others``
+    plain: tuple[int, ...]
+    #: (position, source) of those that are not inputs of the fragment themselves
+    others: tuple[tuple[int, IdSource], ...]
+
+    @classmethod
+    def of(cls, sources: Iterable[IdSource]) -> InputSources:
+        plain, others = [], []
+        for position, source in enumerate(sources):
+            is_plain = isinstance(source, tuple) and source[1] is None
+            plain.append(source[0] if isinstance(source, tuple) and is_plain else 0)
+            others += [] if is_plain else [(position, source)]
+        return cls(tuple(plain), tuple(others))
+
+    def ids(self, inputs: list[int], id_of: Callable[[IdSource], int]) -> list[int]:
+        """The ids of the inputs in one run; ``inputs``: those of the fragment."""
+        ids = [inputs[k] for k in self.plain] if self.plain and inputs else [0] * len(self.plain)
+        for position, source in self.others:
+            ids[position] = id_of(source)
+        return ids
+
+
+@dataclass(frozen=True, slots=True)
 class ReplaySection:
     """A section of a fragment for one set of workers. The dispatcher gives it a fragment number."""
 
     workers: Workers
     parsed: ParsedFragment
     #: where its inputs come from, and which of the fragment's numbers it takes
-    inputs: tuple[IdSource, ...]
+    inputs: InputSources
     numbers: tuple[int, ...]
     #: estimated microseconds on each worker
     cost: float
@@ -60,6 +86,33 @@ class TensorRecord:
     copies: tuple[tuple[Layout, IdSource], ...]
     origin: Any
     uncached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecords:
+    """The records of several tensors, by column, so that all of them are stored at once."""
+
+    #: which inputs or created tensors of the fragment they are
+    indices: tuple[int, ...] = ()
+    states: tuple[AnyState, ...] = ()
+    origins: tuple[Any, ...] = ()
+    #: whether all of them have an origin
+    have_origins: bool = True
+    #: (position among them, copies) of those with copies; the positions of those whose copies are not cached
+    copies: tuple[tuple[int, tuple[tuple[Layout, IdSource], ...]], ...] = ()
+    uncached: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, records: Iterable[tuple[int, TensorRecord]]) -> TensorRecords:
+        indices, rows = [k for k, _ in records], [record for _, record in records]
+        return cls(
+            tuple(indices),
+            tuple(row.state for row in rows),
+            tuple(row.origin for row in rows),
+            all(row.origin is not None for row in rows),
+            tuple((at, row.copies) for at, row in enumerate(rows) if row.copies),
+            tuple(at for at, row in enumerate(rows) if row.uncached),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +131,14 @@ class ReplayPlan:
     #: change, and the records of tensors that the fragment creates and does not free
     sections: tuple[ReplaySection, ...] = ()
     new_ids: int = 0
-    changed_inputs: tuple[tuple[int, TensorRecord], ...] = ()
-    created_records: tuple[tuple[int, TensorRecord], ...] = ()
+    changed_inputs: TensorRecords = TensorRecords()
+    created_records: TensorRecords = TensorRecords()
     #: for each number: it is finite and not zero; None if the plan does not depend on that
     number_classes: tuple[bool, ...] | None = None
     #: the layout in which the transfers among its numbers must be
     transfers_at: Layout | Lost | None = None
+    #: how many bytes more a worker may need because gathers start ahead of their use
+    prefetched_bytes: int = 0
 
 
 class KnownFragment:
