@@ -77,7 +77,7 @@ def test_addresses_of_this_host() -> None:
 
 def test_requests_to_a_store() -> None:
     store = StoreValues()
-    ask = lambda action, keys, *values, now=False: store.handle(  # noqa: E731
+    ask = lambda action, keys, *values, now=False: store.handle(
         b"peer", StoreRequest(1, action, keys, list(values), now)
     )
     assert ask("wait", ["g 1/a"], now=True) == [(b"peer", StoreAnswer(1, [None]))]

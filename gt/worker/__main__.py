@@ -17,10 +17,16 @@ from gt.launch.command_name import command_name, make_parser
 from gt.say import startup_output
 from gt.wire.addresses import ANY_PORT, join_address, parse_ports
 from gt.wire.auth import connection_keys
+from gt.wire.identities import parse_quota
 from gt.worker.engines import make_engine
 
 #: How long a worker tries to reach its server, which may still be starting.
 CONNECT_TIMEOUT_S = 30.0
+
+
+def memory_size(text: str) -> int:
+    """``8GiB`` in bytes. Raises ValueError, which the parser reports."""
+    return parse_quota(f"memory={text}").memory
 
 
 class ServerLost(ConnectionLost):
@@ -34,6 +40,12 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=["torch", "numpy"], help="default: torch if it is installed, else numpy")
     parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
     parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the array library decides)")
+    parser.add_argument(
+        "--memory",
+        type=memory_size,
+        metavar="SIZE",
+        help="the most memory of the device that tensors and kernels may take, such as 8GiB (default: nearly all)",
+    )
     parser.add_argument(
         "--retry",
         type=float,
@@ -135,6 +147,7 @@ def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = b
         keys = connection_keys(options.host, options.port, _patience(options))
         address = f"tcp://{join_address(options.host, options.port)}"
     engine = make_engine(options.backend or default_backend(), options.device, options.threads)
+    engine.limit_memory(options.memory, shared=not options.unix)
 
     from gt.worker.shell import Shell
 
