@@ -251,8 +251,8 @@ class Dispatcher:
         client = Client(self.next_client, peer, m.host, self._new_ledger(), identity)
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
-        definitions = identity.quota.definitions
-        self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on(), definitions))
+        quota = identity.quota.definitions, identity.quota.transfers
+        self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on(), *quota))
         self.inspections.log(f"client {client.id} connected (pid {m.pid})")
         self.listeners.peers_changed()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-#: The options of a server that GT starts for one user: the network of the job counts as private, as it does for torchrun.
+#: Options of a server that GT starts for one user: the network of the job counts as private, as it does for torchrun.
 TRUSTED_NETWORKS = ("--private-network", "0.0.0.0/0", "--private-network", "::/0")
 
 

@@ -22,6 +22,17 @@ class Uploads:
         self._lock = threading.RLock()
         self._channel = Channel()
         self._count = 0
+        #: the user's quota: values whose instructions are not submitted yet; 0: there is none
+        self.limit = 0
+        #: the number of submissions at the last upload, and the uploads since then
+        self._serial = self._since_submission = 0
+
+    def over_quota(self, serial: int) -> bool:
+        """Count an upload. Whether there are more of them than the quota since the last submission, ``serial``."""
+        if serial != self._serial:
+            self._serial, self._since_submission = serial, 0
+        self._since_submission += 1
+        return 0 < self.limit < self._since_submission
 
     def send(self, data: memoryview) -> int:
         """Send the value and return the number of the transfer. Waits until the last chunk is sent."""
