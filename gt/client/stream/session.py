@@ -146,9 +146,9 @@ class Session:
             return bytes(data)
         self.connection.check_open()
         self.connection.require_worker()
-        if self.uploads.over_quota(self.outbox.serial):
+        if self.uploads.quota_is_used(self.outbox.serial):
             self.outbox.flush()  # the server takes the value after the instructions that use those before it
-        return self.uploads.send(data)
+        return self.uploads.send(data, self.outbox.serial)
 
     def keep_program(self, options: RecoveryOptions) -> None:
         """Let the server keep the program, and run it again when a worker is lost. Before the first instruction."""
