@@ -48,6 +48,7 @@ class Side:
             self.device = f"cuda:{0 if os.environ.get('GT_NCCL_SHARED') else rank}"
             torch.cuda.set_device(self.device)
         self.plane = ProcessPlane(device=self.device)
+        self.plane.admit(b"the members' secret")
         pipe.send(self.plane.address)
         store, world = pipe.recv()
         self.plane.join(1, tuple(range(size)), rank, store, backend)

@@ -41,6 +41,14 @@ def _make_parser() -> argparse.ArgumentParser:
         help="where the server's key and the users' tokens are (default ~/.config/gt/server)",
     )
     parser.add_argument(
+        "--private-network",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="only workers can reach this network, such as 10.0.0.0/8: workers on several hosts exchange tensors over "
+        "it, unencrypted; may be given several times",
+    )
+    parser.add_argument(
         "--audit", default="", metavar="FILE", help="log who connects and what is refused, as JSON lines"
     )
     parser.add_argument(
@@ -116,6 +124,7 @@ def _remove_socket(path: str | None) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     from gt.dispatcher.server import Server
+    from gt.wire.networks import parse_network
 
     address, keys, identities, operator = f"unix:{options.unix}", None, None, ""
     ports = parse_ports(options.ports) if options.ports else range(options.port, options.port + 1)
@@ -125,12 +134,15 @@ def _serve(options: argparse.Namespace) -> int:
         identities = Identities(token_keys(token).public, TokenFile(options.folder))
         operator = make_operator_token()
     journal = _journal(options.journal, keys) if options.journal else None
+    networks = tuple(parse_network(text) for text in options.private_network)
     for port in ports:
         if not options.unix:
             address = f"tcp://{join_address(options.host.replace('localhost', '127.0.0.1'), port)}"
         where = options.host, port
         try:
-            server = Server(address, keys, identities, *where, operator, options.lease, options.audit, journal)
+            server = Server(
+                address, keys, identities, *where, operator, options.lease, options.audit, journal, networks
+            )
             break
         except AddressTaken:
             if port == ports[-1]:

@@ -13,12 +13,12 @@ from gt.errors import ConfigError
 from gt.wire.addresses import (
     AddressTaken,
     join_address,
-    listen_within,
     numeric_addresses,
     parse_ports,
     route_address,
     split_address,
 )
+from gt.worker.collectives.store import StoreServer
 from tests.support.processes import Process, free_port, script
 
 
@@ -68,11 +68,12 @@ def test_the_first_free_port_of_a_range():
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AddressTaken, match=f"all ports from {port} to {port} of 127.0.0.1 are taken"):
-            listen_within("127.0.0.1", range(port, port + 1), 1)
-        with listen_within("127.0.0.1", range(port, port + 50), 1) as listener:
-            assert listener.getsockname()[1] in range(port + 1, port + 50)
+            StoreServer("127.0.0.1", range(port, port + 1))
+        store = StoreServer("127.0.0.1", range(port, port + 50))
+        store.close()
+        assert split_address(store.address.split()[0])[1] in range(port + 1, port + 50)
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:0"):  # an address of no machine
-        listen_within("192.0.2.1", range(1), 1)
+        StoreServer("192.0.2.1", range(1))
 
 
 def test_the_address_by_which_this_host_reaches_another():

@@ -306,6 +306,7 @@ def test_missing_memory_breaks_only_the_group(stack):
         from gt.worker.collectives.processes import ProcessPlane
         planes = [ProcessPlane(), ProcessPlane()]
         for rank, plane in enumerate(planes):
+            plane.admit(b"a secret")
             plane.join(1, (0, 1), rank, planes[0].address, "gloo")
         def wait(flights):
             import time

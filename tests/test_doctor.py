@@ -23,10 +23,10 @@ import pytest
 from gt.doctor import __main__ as doctor
 from gt.doctor import accelerators, findings, machine, trial_program, trials
 from gt.doctor.accelerators import GpuFacts, TorchFacts
-from gt.doctor.cgroup import cgroup_limits
 from gt.doctor.findings import NOTE, PROBLEM, find_problems
 from gt.doctor.machine import Folder, Machine, Package, Port, SecretFile
 from gt.doctor.trials import TrialResult, try_collective, try_round_trip
+from gt.launch.cgroup import cgroup_limits
 from gt.launch.running import registered
 from gt.wire.shared import host_identity
 from tests.support.processes import LONG, ROOT, environment, free_port

@@ -14,6 +14,7 @@ import pytest
 
 import gt
 from gt.client.stream.connect import use
+from gt.dispatcher import admission, relay
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.server import Server
 from gt.dispatcher.state import ViewerState
@@ -26,10 +27,11 @@ from gt.version import PROTOCOL, VERSION
 from gt.wire import auth, server_keys
 from gt.wire.codec import announced_weight, definition
 from gt.wire.identities import MAY_CONNECT_AS, OWNER, TOKEN_ROLES, PeerIdentity, Quota, parse_quota
-from gt.wire.messages import Chunk, Hello, Refusal, Submit, Welcome
+from gt.wire.messages import Chunk, ChunkTaken, Done, Hello, Refusal, Submit, Welcome
 from gt.wire.numbering import Expired, Resume, control
 from gt.wire.sockets import ZmqConnection, ZmqListener
 from gt.wire.token_file import Identities, TokenFile, TokenRecord
+from gt.wire.words import MAX_UNACKNOWLEDGED_BYTES
 from gt.worker.engines import make_engine
 from gt.worker.memory_account import MemoryAccount
 from tests.support.keys import IDENTITIES, PEER_KEYS, SERVER_KEYS
@@ -338,8 +340,58 @@ def test_quota_of_transfers() -> None:
     desk = Desk(WORKER, CLIENT, users={CLIENT: PeerIdentity("alice", "client", Quota(transfers=2))})
     for transfer in (1, 2, 2):
         assert not sent(desk.say(CLIENT, Chunk(transfer, 0, 1, 2), b"x"), CLIENT, Refusal)
-    actions = desk.say(CLIENT, Chunk(3, 0, 1, 2), b"x")
+    for transfer in range(3, 3 + admission.MAX_UNUSED_TRANSFERS):
+        assert not sent(desk.say(CLIENT, Chunk(transfer, 0, 1, 2), b"x"), CLIENT, Refusal)
+    actions = desk.say(CLIENT, Chunk(1000, 0, 1, 2), b"x")
     assert refused(actions, CLIENT) == "alice may send 2 large values at a time in a session"
+
+
+def test_a_value_beyond_the_quota_of_transfers_waits() -> None:
+    """It goes to the worker after the instructions that were submitted before it, and is acknowledged then."""
+    desk = Desk(WORKER, CLIENT, users={CLIENT: PeerIdentity("alice", "client", Quota(transfers=1))})
+    assert sent(desk.say(CLIENT, Chunk(1, 0, 1, 2), b"x"), WORKER, Chunk)
+    client = next(iter(desk.core.clients.values()))
+    while not client.queue:  # until the worker has as much ahead as it may have
+        desk.submit(CLIENT, *[word for n in range(100) for word in (FULL, 0, n + 1, 1.0)])
+    assert sent(desk.say(CLIENT, Chunk(1, 1, 1, 2), b"x"), WORKER, Chunk), "the rest of the first value"
+    for offset in (0, 1):
+        actions = desk.say(CLIENT, Chunk(2, offset, 1, 2), b"x")
+        assert not sent(actions, WORKER, Chunk)
+        assert not sent(actions, CLIENT, ChunkTaken)
+    passed: list[Any] = []
+    while len(passed) < 2:
+        passed += sent(desk.say(WORKER, Done(client.id, 1, 10)), WORKER, Chunk)
+    assert [chunk.offset for chunk in passed] == [0, 1]
+    assert (client.queued_chunks, client.queued_chunk_bytes) == (0, 0)
+    # what waits is bounded too
+    while not client.queue:
+        desk.submit(CLIENT, *[word for n in range(100) for word in (FULL, 0, n + 1, 1.0)])
+    large = bytes(MAX_UNACKNOWLEDGED_BYTES)
+    for _ in range(4):
+        assert not sent(desk.say(CLIENT, Chunk(3, 0, len(large), 1 << 40), large), CLIENT, Refusal)
+    actions = desk.say(CLIENT, Chunk(3, 0, len(large), 1 << 40), large)
+    assert refused(actions, CLIENT) == "more chunks in transfer than allowed"
+
+
+@pytest.mark.parametrize("templates", ["0", "1"])
+def test_a_client_keeps_within_its_quota_of_transfers(templates: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GT_TEMPLATES", templates)
+    cluster = Cluster(backend="numpy")
+    cluster.dispatcher._access = Access(identity_of=lambda peer: PeerIdentity("alice", "client", Quota(transfers=2)))
+    large, most = np.arange(20_000, dtype=np.float32), [0]
+
+    def admit_chunk(client: Any, *arguments: Any) -> bool:
+        admitted = admission.admit_chunk(client, *arguments)
+        most.append(len(client.transfers))
+        return admitted
+
+    monkeypatch.setattr(relay, "admit_chunk", admit_chunk)
+    with cluster.client() as session:
+        for _ in range(20):
+            values = [gt.tensor(large + n) for n in range(7)]
+            assert sum(value[1] for value in values).item() == 28
+        assert session.connection.ended is None
+    assert max(most) == 2
 
 
 # -- for real ---------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ from gt.wire.words import (
     WINDOW_WORDS,
 )
 
+#: Values that a session may have sent beyond its quota although no instruction uses them yet. A thread of the client
+#: sends the value first and the instruction then; other threads send their values in between.
+MAX_UNUSED_TRANSFERS = 64
 SENT_WITHOUT_WORKER = Lost("no worker was connected when the value was sent; send it again")
 
 
@@ -100,6 +103,21 @@ def _add_fragments(client: Client, m: Submit) -> int:
     return sum(len(encode(fragment)) for fragment in m.fragments)
 
 
+def chunk_must_wait(client: Client, transfer: int) -> bool:
+    """Whether a chunk goes through the queue: behind others, or behind the instructions that use the values that were
+    sent before, because the quota of transfers is reached."""
+    limit = client.identity.quota.transfers
+    return client.queued_chunks > 0 or (0 < limit <= len(client.transfers) and transfer not in client.transfers)
+
+
+def admit_queued_chunk(client: Client, rest: tuple[Any, ...]) -> None:
+    """Raises Violation if too much waits in the queue: the client gets no acknowledgement for it meanwhile."""
+    client.queued_chunks += 1
+    client.queued_chunk_bytes += sum(map(len, rest))
+    if client.queued_chunks > WINDOW_WORDS or client.queued_chunk_bytes > 4 * MAX_UNACKNOWLEDGED_BYTES:
+        raise Violation("more chunks in transfer than allowed")
+
+
 def admit_chunk(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, ...]) -> bool:
     """Whether the chunk is passed on to the home. If not, the transfer is lost, and so are the results that use it.
 
@@ -112,7 +130,7 @@ def admit_chunk(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, 
     if where is None:
         where = client.transfers[m.transfer] = SENT_WITHOUT_WORKER if home is None else home
     limit = client.identity.quota.transfers
-    if limit and len(client.transfers) > limit:
+    if limit and len(client.transfers) > limit + MAX_UNUSED_TRANSFERS:
         raise Violation(f"{client.identity.user} may send {limit} large values at a time in a session")
     if len(client.transfers) > WINDOW_WORDS or len(client.chunks) >= WINDOW_WORDS:
         raise Violation("more chunks in transfer than allowed")

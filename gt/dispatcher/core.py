@@ -251,8 +251,8 @@ class Dispatcher:
         client = Client(self.next_client, peer, m.host, self._new_ledger(), identity)
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
-        definitions = identity.quota.definitions
-        self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on(), definitions))
+        quota = identity.quota.definitions, identity.quota.transfers
+        self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on(), *quota))
         self.inspections.log(f"client {client.id} connected (pid {m.pid})")
         self.listeners.peers_changed()
 
@@ -260,12 +260,12 @@ class Dispatcher:
         return Ledger(self.infos, self._groups.next, self._cuda_ipc, self._prefetch)
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
-        id = self.next_worker
-        self.next_worker += 1
+        self._access.admit_worker(m, self.infos.values())
+        id, self.next_worker = self.next_worker, self.next_worker + 1
         info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store)
         worker = WorkerState(id, peer, info, Layout(Mesh((id,))), frozenset(m.settings).intersection(WORKER_SETTINGS))
         self.workers[id] = self.by_peer[peer] = worker
-        self.delivery.send(worker, Welcome(id, VERSION))
+        self.delivery.send(worker, Welcome(id, VERSION, data_secret=self._access.data_secret))
         self.inspections.log(f"worker {id} connected ({m.device}, {m.backend}, pid {m.pid})")
         self.listeners.worker_joined(worker)
         self._announce(Roster([info], []))

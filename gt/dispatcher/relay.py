@@ -1,7 +1,8 @@
 """What is passed on between clients and workers: chunks of large values, their acknowledgements, and reports.
 
-Chunks go to the worker at once, beside the client's queue. Only while the program of a client runs again they go
-through the queue, behind the chunks that were sent before.
+Chunks go to the worker at once, beside the client's queue. They go through the queue while the program of a client runs
+again, behind the chunks that were sent before, and while the user's quota of transfers is used up, behind the
+instructions that use the values. Until then they are not acknowledged, and the client waits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gt.dispatcher.admission import admit_chunk
+from gt.dispatcher.admission import admit_chunk, admit_queued_chunk, chunk_must_wait
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.recovery.program_log import QueuedChunk
 from gt.dispatcher.state import Client, WorkerState
@@ -65,15 +66,16 @@ class Relay:
             if m.memory is not None:
                 raise Violation("with recovery, chunks are sent in frames")
             client.log.add_chunk(m, rest)
-            if home is None or client.queued_chunks:
-                client.queue.append([QueuedChunk(m, rest, replayed=False), 0])
-                client.queued_chunks += 1
-                return
-        self._send(client, home, m, rest)
+        if (client.log is not None and home is None) or chunk_must_wait(client, m.transfer):
+            admit_queued_chunk(client, rest)
+            client.queue.append([QueuedChunk(m, rest, replayed=False), 0])
+        else:
+            self._send(client, home, m, rest)
 
     def forward_chunk(self, client: Client, home: WorkerState, queued: QueuedChunk) -> None:
         """It is the turn of a chunk that waited in the queue."""
         client.queued_chunks -= 1
+        client.queued_chunk_bytes -= sum(map(len, queued.frames))
         self._send(client, home, queued.message, queued.frames)
         if queued.replayed:
             transfer, _, in_frame = client.chunks.pop()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,7 @@ from gt.wire.transport import listen
 if TYPE_CHECKING:
     from gt.dispatcher.journal.journal import Journal
     from gt.dispatcher.journal.restart import Restart
+    from gt.wire.networks import Network
 
 #: The interval of `Dispatcher.tick` and of heartbeats.
 TICK_S = 1.0
@@ -43,7 +46,7 @@ FLUSH_S = 0.2
 
 class Server:
     """``keys`` and ``identities``: for a TCP address. ``audit``: the file of the audit log. ``journal``: its folder; if
-    there is one, the server goes on where the one that wrote it has ended."""
+    there is one, the server goes on where the one that wrote it has ended. ``networks``: see `Access`."""
 
     #: whether the loss of a worker ends the server
     ends_with_workers = False
@@ -60,6 +63,7 @@ class Server:
         lease_s: float = 0.0,
         audit: str = "",
         journal: Journal | None = None,
+        networks: tuple[Network, ...] = (),
     ) -> None:
         self.identities, self._journal = identities, journal
         report = self._note, self._handshake_failed
@@ -72,7 +76,7 @@ class Server:
         #: the clock of events, in nanoseconds
         self._clock = time.perf_counter_ns if journal is None else journal.read_clock
         clocks = Clocks(time.perf_counter_ns if journal is None else journal.clock, time.time_ns, host_identity())
-        access = Access(operator, self._private, self._identity)
+        access = Access(operator, self._private, self._identity, networks, _data_secret(keys))
         self.use_core(self._make_core(host, port, access, clocks))
         self.decode = Decode("dispatcher")
         self.verbose: Callable[[str], object] | None = None
@@ -309,6 +313,13 @@ class Server:
         self.listener.close()
         if self._journal is not None:
             self._journal.close()
+
+
+def _data_secret(keys: KeyPair | None) -> bytes:
+    """Follows from the server's private key, so that a server that was started again has the same."""
+    if keys is None:
+        return secrets.token_bytes(32)
+    return hashlib.blake2b(keys.secret, digest_size=32, person=b"gt/workers").digest()
 
 
 def _snapshot_memory() -> SnapshotMemory | None:

@@ -150,8 +150,10 @@ class Client:
     transfers: dict[int, Layout | Lost] = field(default_factory=dict)
     #: its program, if it asked for recovery
     log: ProgramLog | None = None
-    #: chunks in the queue; how often its program began again without the client having seen that yet
+    #: chunks in the queue, and the sum of their bytes in frames; how often its program began again without the
+    #: client having seen that yet
     queued_chunks: int = 0
+    queued_chunk_bytes: int = 0
     unseen_restarts: int = 0
     #: it gets a home when this many workers are connected: more than one while it waits for a new worker
     min_workers: int = 1

@@ -224,7 +224,7 @@ def _signal(worker: int) -> str:
 
 
 def _describe(worker: WorkerInfo) -> WorkerPath:
-    address = split_address(worker.store)[0] if worker.store else ""
+    address = split_address(worker.store.partition(" ")[0])[0] if worker.store else ""
     return WorkerPath(worker.id, address, worker.device, worker.backend, worker.pid)
 
 

@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 from gt.doctor.accelerators import GpuFacts, TorchFacts, find_gpus, probe_torch
-from gt.doctor.cgroup import cgroup_limits
+from gt.launch.cgroup import cgroup_limits
 from gt.launch.running import running_servers
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import operator_file, token_file

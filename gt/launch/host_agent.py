@@ -21,7 +21,7 @@ import msgspec
 
 from gt.errors import GtError
 from gt.launch.local import check_gpus, share_of_host, visible_gpus
-from gt.launch.own_module import module_command, module_environment
+from gt.launch.own_module import TRUSTED_NETWORKS, module_command, module_environment
 from gt.version import PROTOCOL, VERSION
 from gt.wire.addresses import split_address
 from gt.wire.auth import create_token, find_token, make_token
@@ -104,7 +104,8 @@ class HostAgent:
         self._tokens = create_token(folder, join_user(os.getpid()), "worker", Quota()), f"{secret}@{key}"
         # the third word: the address of this host by which the other end reached it
         host = self._task.address or os.environ.get("SSH_CONNECTION", "").split()[2]
-        self._start("gt.server", {}, "--host", host, *["--end-with-workers"] * self._task.end_with_workers)
+        end = ["--end-with-workers"] * self._task.end_with_workers
+        self._start("gt.server", {}, "--host", host, *TRUSTED_NETWORKS, *end)
 
     def _start(self, module: str, environment: dict[str, str], *options: str) -> None:
         ports = ["--ports", self._task.ports] if self._task.ports else []

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+#: Options of a server that GT starts for one user: the network of the job counts as private, as it does for torchrun.
+TRUSTED_NETWORKS = ("--private-network", "0.0.0.0/0", "--private-network", "::/0")
+
 
 def module_command(module: str, *options: str) -> list[str]:
     """The command that runs a module of GT.

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from gt.errors import ClusterError
-from gt.launch.own_module import module_command, module_environment
+from gt.launch.own_module import TRUSTED_NETWORKS, module_command, module_environment
 from gt.wire.addresses import parse_ports, route_address
 from gt.wire.server_keys import key_text, make_server_keys
 
@@ -61,6 +61,7 @@ class PrivateServer:
 
     def _start(self, folder: Path) -> None:
         options = ("--host", self.host, "-p", str(self.port), "--folder", str(folder), "--with-parent")
+        options += TRUSTED_NETWORKS
         self._last_line, self._listens, self._has_answered = "it printed nothing", False, threading.Event()
         self.process = subprocess.Popen(
             module_command("gt.server", *options),

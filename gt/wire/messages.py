@@ -48,7 +48,7 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     device: str = ""
     #: the unique name of a worker's GPU; empty for a CPU
     gpu: str = ""
-    #: the "host:port" of the store where the members of a group that this worker leads meet
+    #: the "host:port KEY" of the store where the members of a group that this worker leads meet
     store: str = ""
     #: a viewer's proof that it may see everything
     operator: str = ""
@@ -66,6 +66,8 @@ class Welcome(Message, frozen=True, array_like=True, tag=True):
     #: the names of the settings that are on in the server or in a worker (see `gt.wire.settings`)
     settings: list[str] = []
     definitions: int = 0  # how many signatures the client may have defined; 0: there is no quota
+    transfers: int = 0  # how many large values it may send before instructions use them; 0: there is no quota
+    data_secret: bytes = b""  # what workers prove to each other (see `gt.worker.collectives.store`)
 
 
 class Refusal(Message, frozen=True, array_like=True, tag=True):

@@ -69,7 +69,7 @@ NOT_AUTHORIZED = _FAILED[zmq.EVENT_HANDSHAKE_FAILED_AUTH]
 HANDSHAKE_CUT = _FAILED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
 
 
-def _configure(socket: zmq.Socket[bytes], keys: Keys | KeyPair) -> None:
+def configure_socket(socket: zmq.Socket[bytes], keys: Keys | KeyPair) -> None:
     socket.linger = 0
     # credits limit what is pending; a second limit here would drop messages or block
     socket.sndhwm = socket.rcvhwm = 0
@@ -99,7 +99,7 @@ class ZmqListener:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gatekeeper = Gatekeeper(self._context, identities, on_failed_handshake)
         self._socket = self._context.socket(zmq.ROUTER)
-        _configure(self._socket, keys)
+        configure_socket(self._socket, keys)
         self._socket.router_mandatory = True
         # a peer that sends requests but never reads the answers counts as lost
         self._socket.sndhwm = max_unsent
@@ -275,7 +275,7 @@ class ZmqConnection:
     def __init__(self, address: str, keys: Keys, reconnect: bool = True) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        _configure(self._socket, keys)
+        configure_socket(self._socket, keys)
         self._socket.curve_serverkey = keys.server
         self._keys = keys
         self._socket.reconnect_ivl = RECONNECT_MS if reconnect else -1

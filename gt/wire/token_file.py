@@ -106,6 +106,10 @@ class Identities:
         """Who holds the token of this public key (Z85); None: nobody."""
         return self._by_key.get(key)
 
+    def set_owner(self, owner: bytes) -> None:
+        self._owner = owner
+        self._by_key[owner] = OWNER
+
     def reload(self) -> bool:
         """Read the file again if it changed. Returns whether it did. Raises ConfigError if it is damaged."""
         if self._tokens is not None and (stamp := self._tokens.stamp()) == self._stamp:

@@ -17,10 +17,16 @@ from gt.launch.command_name import command_name, make_parser
 from gt.say import startup_output
 from gt.wire.addresses import ANY_PORT, join_address, parse_ports
 from gt.wire.auth import connection_keys
+from gt.wire.identities import parse_quota
 from gt.worker.engines import make_engine
 
 #: How long a worker tries to reach its server, which may still be starting.
 CONNECT_TIMEOUT_S = 30.0
+
+
+def memory_size(text: str) -> int:
+    """``8GiB`` in bytes. Raises ValueError, which the parser reports."""
+    return parse_quota(f"memory={text}").memory
 
 
 class ServerLost(ConnectionLost):
@@ -35,6 +41,12 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
     parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the array library decides)")
     parser.add_argument(
+        "--memory",
+        type=memory_size,
+        metavar="SIZE",
+        help="the most memory of the device that tensors and kernels may take, such as 8GiB (default: nearly all)",
+    )
+    parser.add_argument(
         "--retry",
         type=float,
         default=0.0,
@@ -43,6 +55,12 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
     parser.add_argument("--ports", metavar="FIRST-LAST", help="listen for other workers on a free port of these only")
+    parser.add_argument(
+        "--data-address",
+        metavar="ADDRESS",
+        help="an address of this host, or a network that it is in, such as 10.0.0.0/8: exchange tensors with other "
+        "workers there (default: the address from which this host reaches the server)",
+    )
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
     parser.add_argument(
@@ -110,6 +128,18 @@ def _work(options: argparse.Namespace) -> int:
     return _connect(options)
 
 
+def _data_address(text: str | None) -> str:
+    """The address that ``--data-address`` names. NCCL uses its interface too."""
+    if not text:
+        return ""
+    from gt.wire.networks import data_address, interface_of
+
+    address = data_address(text)
+    if interface := interface_of(address):
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+    return address
+
+
 def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = bool) -> int:
     """``on_joined`` is called with the worker's name and device."""
     address, keys = f"unix:{options.unix}", None
@@ -117,6 +147,7 @@ def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = b
         keys = connection_keys(options.host, options.port, _patience(options))
         address = f"tcp://{join_address(options.host, options.port)}"
     engine = make_engine(options.backend or default_backend(), options.device, options.threads)
+    engine.limit_memory(options.memory, shared=not options.unix)
 
     from gt.worker.shell import Shell
 
@@ -124,7 +155,7 @@ def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = b
     say = startup_output(options.with_parent)
     waiting = partial(say, f"waiting for a server at {server}, at most {patience:g} s") if say else None
     ports = parse_ports(options.ports) if options.ports else ANY_PORT
-    shell = Shell(address, keys, engine, patience, waiting, ports)
+    shell = Shell(address, keys, engine, patience, waiting, ports, _data_address(options.data_address))
     on_joined(name := f"worker {shell.worker.id} on {engine.device} ({engine.name})")
     if say:
         say(f"joined {server} as {name}")

@@ -10,6 +10,7 @@ from gt.ops import Signature
 from gt.wire.messages import FailureReport
 from gt.worker.collectives.interface import GroupBroken
 from gt.worker.engines import Engine
+from gt.worker.engines.host_memory import NoHostMemory
 from gt.worker.errors import DeviceBroken, first_line
 from gt.worker.linked import LinkedMove
 from gt.worker.outbox import WorkerOutbox
@@ -46,7 +47,8 @@ class FailureRecorder:
         if isinstance(error, QuotaExceeded):
             kind = "QuotaExceeded"
         elif self._engine.is_out_of_memory(error):
-            kind, problem = "OutOfMemory", f"out of memory. {_memory_holders(self._engine, self._spaces, client)}"
+            why = f": {problem}" if isinstance(error, NoHostMemory) else ""
+            kind, problem = "OutOfMemory", f"out of memory{why}. {_memory_holders(self._engine, self._spaces, client)}"
         site = stream[i + 1] if type(stream[i + 1]) is int else 0
         failure = self.create(kind, signature, problem, site)
         _store(space, signature, stream, i, failure)

@@ -42,6 +42,7 @@ class Shell:
     """Connects a `Worker` to the dispatcher. Raises ConnectionLost or Refused if that fails.
 
     ``waiting`` is called once if the server has not answered after `PATIENCE_S`. ``ports``: where it may listen.
+    ``data_address``: where it listens for other workers, instead of the address from which it reaches the server.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Shell:
         timeout: float,
         waiting: Callable[[], object] | None = None,
         ports: range = ANY_PORT,
+        data_address: str = "",
     ) -> None:
         self.connection = connection(address, keys, leased=True, worker=True)
         engine.claim_process()
-        self.plane = ProcessPlane(_reachable_address(address), engine.name, engine.device, ports)
+        self.plane = ProcessPlane(data_address or _reachable_address(address), engine.name, engine.device, ports)
         self.connection.also_wake_on(self.plane.wake_fd())
         self._pipe = WakePipe()
         self.connection.also_wake_on(self._pipe.fd)
@@ -145,6 +147,7 @@ class Shell:
 
     def _take(self, message: Any, frames: list[bytes]) -> None:
         if isinstance(message, Welcome):
+            self.plane.admit(message.data_secret)
             self.worker.assign_id(message.id)
         elif isinstance(message, Refusal):
             raise Refused(message.reason)

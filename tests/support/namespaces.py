@@ -150,10 +150,14 @@ class Network:
 class HostsSystem(System):
     """A server on the head of a network. `join` starts the workers."""
 
-    def __init__(self, stack: contextlib.ExitStack, network: Network) -> None:
+    def __init__(
+        self, stack: contextlib.ExitStack, network: Network, private: tuple[str, ...] = ("10.77.0.0/24",)
+    ) -> None:
         self._stack, self.network, self.port, self.workers = stack, network, PORT, []
         self.host = network.head.address
-        self.server = self.start("-m", "gt.server", "--host", self.host, "-p", str(PORT), GT_VERBOSE="1")
+        words = "-m", "gt.server", "--host", self.host, "-p", str(PORT)
+        networks = [word for network in private for word in ("--private-network", network)]
+        self.server = self.start(*words, *networks, GT_VERBOSE="1")
         self.server.expect("listening")
 
     def start(self, *arguments: str, **extra: str) -> Process:

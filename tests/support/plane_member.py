@@ -29,8 +29,10 @@ class State:
 
     def __init__(self, engine: str, device: str) -> None:
         self.plane = ProcessPlane(engine=engine, device=device)
+        self.plane.admit(b"the members' secret")
         self.numpy, self.device = engine == "numpy", device
         self.handles: list[CollectiveHandle] = []
+        self.strangers: list[Any] = []
 
     def wait(self, handle: CollectiveHandle) -> Any:
         if handle.done():
@@ -250,3 +252,33 @@ def be_patient_for(state: State, seconds: float) -> float:
 
     before, backends.JOIN_TIMEOUT_S = backends.JOIN_TIMEOUT_S, seconds
     return before
+
+
+def let_a_stranger_in(state: State, rank: int) -> None:
+    """A connection to the port of each group of gloo, from somebody who is no member."""
+    import socket
+
+    from gt.worker.collectives import backends
+
+    make_device, strangers = backends._gloo_device, state.strangers
+
+    def with_stranger(host: str) -> Any:
+        device, port = make_device(host)
+        strangers.append(socket.create_connection((host, port)))
+        return device, port
+
+    backends._gloo_device = with_stranger
+
+
+def stranger_is_cut_off(state: State, rank: int) -> bool:
+    """Whether all of these connections were closed by the member."""
+    for stranger in state.strangers:
+        stranger.setblocking(False)
+        try:
+            if stranger.recv(1):
+                return False
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            continue
+    return bool(state.strangers)

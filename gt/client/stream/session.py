@@ -146,7 +146,9 @@ class Session:
             return bytes(data)
         self.connection.check_open()
         self.connection.require_worker()
-        return self.uploads.send(data)
+        if self.uploads.quota_is_used(self.outbox.serial):
+            self.outbox.flush()  # the server takes the value after the instructions that use those before it
+        return self.uploads.send(data, self.outbox.serial)
 
     def keep_program(self, options: RecoveryOptions) -> None:
         """Let the server keep the program, and run it again when a worker is lost. Before the first instruction."""
@@ -209,6 +211,7 @@ class Session:
     def _welcome(self, m: Welcome, frames: object) -> None:
         self.id, self.connection.workers, self.settings_on_server = m.id, m.workers, m.settings
         self.signatures.limit(m.definitions)
+        self.uploads.limit = m.transfers
 
     def _refused(self, m: Refusal, frames: object) -> None:
         self.connection.end(Refused(f"the server refused this connection: {m.reason}"))

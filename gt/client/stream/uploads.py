@@ -22,11 +22,22 @@ class Uploads:
         self._lock = threading.RLock()
         self._channel = Channel()
         self._count = 0
+        #: the user's quota: values whose instructions are not submitted yet; 0: there is none
+        self.limit = 0
+        #: the number of submissions at the last upload, and the uploads since then
+        self._serial = self._since_submission = 0
 
-    def send(self, data: memoryview) -> int:
+    def quota_is_used(self, serial: int) -> bool:
+        """Whether there were as many uploads as the quota allows since the last submission, ``serial``."""
+        return serial == self._serial and 0 < self.limit <= self._since_submission
+
+    def send(self, data: memoryview, serial: int) -> int:
         """Send the value and return the number of the transfer. Waits until the last chunk is sent."""
         interrupts.install()
         with self._lock:
+            if serial != self._serial:
+                self._serial, self._since_submission = serial, 0
+            self._since_submission += 1
             self._count += 1
             outgoing = Outgoing(self._count, data, self._channel, self._shares_memory())
             try:

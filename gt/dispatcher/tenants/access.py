@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hmac import compare_digest
+from ipaddress import ip_address
 
 from gt.dispatcher.state import Client, Peer
 from gt.dispatcher.violations import Violation
+from gt.wire.addresses import split_address
 from gt.wire.identities import MAY_CONNECT_AS, OWNER, PeerIdentity
+from gt.wire.messages import Hello
+from gt.wire.networks import Network, is_private
+from gt.wire.structures import WorkerInfo
 
 
 def _owner(peer: Peer) -> PeerIdentity:
@@ -23,6 +28,10 @@ class Access:
     everybody: bool = False
     #: who a connected peer is; None if its token was revoked
     identity_of: Callable[[Peer], PeerIdentity | None] = _owner
+    #: the networks that only workers of this system can reach, by the operator's word
+    networks: tuple[Network, ...] = ()
+    #: what workers prove to each other that they belong to this server
+    data_secret: bytes = b""
 
     def admit(self, peer: Peer, role: str, clients: Iterable[Client]) -> PeerIdentity:
         """Who the peer is. Raises Violation if it may not connect in this role, or not once more."""
@@ -41,6 +50,16 @@ class Access:
                 raise Violation(f"{identity.user} may have {limit} {sessions} at a time, and has {count}")
         return identity
 
+    def admit_worker(self, hello: Hello, workers: Iterable[WorkerInfo]) -> None:
+        """Raises Violation if tensors between this worker and another one would cross a network that is not declared
+        as private: they are not encrypted."""
+        for other in workers:
+            if on_one_host(hello, other):
+                continue
+            for address in (data_host(hello.store), data_host(other.store)):
+                if not is_private(address, self.networks):
+                    raise Violation(UNDECLARED.format(address=address, other=other.id))
+
     def is_operator(self, identity: PeerIdentity, token: str) -> bool:
         """Whether a viewer that shows this token may see everything. Raises Violation if the token is wrong."""
         if self.everybody or identity.role == "operator":
@@ -50,4 +69,24 @@ class Access:
         return bool(token)
 
 
+def on_one_host(one: Hello | WorkerInfo, other: Hello | WorkerInfo) -> bool:
+    """Whether two workers are on one host, or at least cannot reach each other over a network."""
+    if not one.store or not other.store or (one.host and one.host == other.host):
+        return True
+    return data_host(one.store) == data_host(other.store)
+
+
+def data_host(store: str) -> str:
+    """The numeric address in "host:port KEY". Raises Violation."""
+    try:
+        return str(ip_address(split_address(store.partition(" ")[0])[0].partition("%")[0]))
+    except ValueError:
+        raise Violation(f"{store[:100]!r} is not the address of a store") from None
+
+
+UNDECLARED = (
+    "tensors between this worker and worker {other} would cross the network of {address} unencrypted, and it is not "
+    "declared as private. If only workers can reach it, start the server with --private-network and this network, such "
+    "as 10.0.0.0/8. If they have another one, start each worker with --data-address"
+)
 REVOKED = "the token was revoked"

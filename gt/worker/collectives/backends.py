@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.distributed
 
-from gt.wire.addresses import split_address
-from gt.worker.collectives.descriptors import PATH_TIMEOUT_S, group_connections, listening_ports, probe
+from gt.wire.addresses import join_address, split_address
+from gt.worker.collectives.descriptors import PATH_TIMEOUT_S, group_connections, listening_ports, probe, shut_down
 from gt.worker.collectives.interface import GroupBroken
+from gt.worker.collectives.member_store import MemberStore
 from gt.worker.collectives.membership import Cancelled, GroupBackend, Membership
 
 #: torch has no types for what is used here
@@ -47,7 +48,15 @@ def make_gloo(m: Membership, cancelled: Cancelled) -> GroupBackend:
     connections = group_connections(port, peers)
     for connection in connections:
         probe(connection)
-    return GroupBackend(group, on_stream=False, connections=connections, shutdown=lambda: None)
+    try:
+        if port:
+            _cut_off_strangers(m, cancelled, store, connections)
+    except GroupBroken:
+        shut_down(connections)
+        raise
+    finally:
+        store.close()  # gloo needs it no more
+    return GroupBackend(group, on_stream=False, connections=connections, shutdown=lambda: None, store=store)
 
 
 def make_nccl(m: Membership, cancelled: Cancelled) -> GroupBackend:
@@ -57,13 +66,16 @@ def make_nccl(m: Membership, cancelled: Cancelled) -> GroupBackend:
     torch.cuda.set_device(m.device)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = COLLECTIVE_TIMEOUT
-    store = dist.PrefixStore("nccl", _store(m))
-    group = dist.ProcessGroupNCCL(store, m.rank, len(m.members), options)
+    store = _store(m)
+    group = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), m.rank, len(m.members), options)
     # create the communicator here, in the background; otherwise the first collective blocks the worker for it
     group.eager_connect_single_device(torch.device(m.device))
-    return GroupBackend(
-        group, on_stream=True, connections=companion.connections, shutdown=group.abort, companion=companion
-    )
+
+    def shutdown() -> None:
+        group.abort()
+        store.close()
+
+    return GroupBackend(group, True, companion.connections, shutdown, store, companion)
 
 
 #: With "ipc", gloo only carries messages; see `gt.worker.collectives.ipc`.
@@ -100,8 +112,17 @@ def _prepare_nccl() -> None:
 def _meet(m: Membership, cancelled: Cancelled, address: str) -> tuple[Any, list[str]]:
     """Write this member's address to the group's store and wait for the others. Returns the store and all addresses."""
     store = _store(m)
-    keys = {rank: f"address {rank}" for rank in range(len(m.members))}
-    store.set(keys[m.rank], address)
+    try:
+        return store, _exchange(m, cancelled, store, "address", address)
+    except GroupBroken:
+        store.close()
+        raise
+
+
+def _exchange(m: Membership, cancelled: Cancelled, store: Any, name: str, text: str) -> list[str]:
+    """Write a text of this member to the store, and wait for those of the others. Returns all of them."""
+    keys = {rank: f"{name} {rank}" for rank in range(len(m.members))}
+    store.set(keys[m.rank], text)
     deadline = time.monotonic() + JOIN_TIMEOUT_S
     while missing := [m.members[rank] for rank, key in keys.items() if not store.check([key])]:
         if cancelled():
@@ -110,18 +131,44 @@ def _meet(m: Membership, cancelled: Cancelled, address: str) -> tuple[Any, list[
             names = ", ".join(map(str, missing))
             raise GroupBroken(f"worker{'s' * (len(missing) > 1)} {names} did not join within {JOIN_TIMEOUT_S:g} s")
         time.sleep(JOIN_POLL_S)
-    return store, [store.get(key).decode() for key in keys.values()]
+    return [store.get(key).decode() for key in keys.values()]
 
 
-def _store(m: Membership) -> Any:
+def _cut_off_strangers(
+    m: Membership, cancelled: Cancelled, store: Any, connections: dict[socket.socket, tuple[int, ...]]
+) -> None:
+    """Close the connections whose other end is not one that a member has. If gloo uses one of them, the group breaks.
+
+    gloo does not ask who connects to its port. The store does, so the members compare their connections there, before
+    the first tensor is sent.
+    """
+    own = {connection: ends for connection in connections if (ends := _ends(connection))}
+    texts = _exchange(m, cancelled, store, "connections", ",".join(f"{here} {there}" for here, there in own.values()))
+    known = {tuple(pair.split()) for text in texts for pair in text.split(",")}
+    for connection, (here, there) in own.items():
+        if (there, here) not in known:
+            shut_down([connection])
+            connection.close()
+            del connections[connection]
+
+
+def _ends(connection: socket.socket) -> tuple[str, str] | None:
+    """Both ends of a connection; None if it is closed."""
+    try:
+        here, there = connection.getsockname(), connection.getpeername()
+    except OSError:
+        return None
+    return join_address(here[0], here[1]), join_address(there[0], there[1])
+
+
+def _store(m: Membership) -> MemberStore:
     """A new connection to the group's store. Groups share none: it handles one call at a time, and a call may wait."""
-    host, port = split_address(m.store)
+    where = m.store.partition(" ")[0]
+    host, port = split_address(where)
     try:
         # a plane listens from its start, so a refused connection means that its worker is lost
         socket.create_connection((host, port), PATH_TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or error
-        raise GroupBroken(f"worker {m.members[0]} cannot be reached ({m.store}: {reason})") from None
-    timeout = timedelta(seconds=JOIN_TIMEOUT_S)
-    client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
-    return dist.PrefixStore(f"group {m.group}", client)
+        raise GroupBroken(f"worker {m.members[0]} cannot be reached ({where}: {reason})") from None
+    return MemberStore(m.store, m.data_secret, m.prefix, timedelta(seconds=JOIN_TIMEOUT_S))

@@ -45,10 +45,8 @@ def _reason(error: BaseException) -> str:
 class WorkerGroup:
     """A group at this member. ``wake`` tells the worker that a collective may be done."""
 
-    def __init__(self, membership: Membership, serve_store: Callable[[], None], wake: Callable[[], None]) -> None:
+    def __init__(self, membership: Membership, wake: Callable[[], None]) -> None:
         self.membership = membership
-        #: starts the store where the members meet; called if this member has rank 0
-        self._serve_store = serve_store
         self._wake = wake
         self._lock = threading.RLock()
         self._backend: GroupBackend | None = None
@@ -148,8 +146,6 @@ class WorkerGroup:
     def _create(self) -> GroupBackend:
         from gt.worker.collectives.backends import BACKENDS
 
-        if self.membership.rank == 0:
-            self._serve_store()
         return BACKENDS[self.membership.backend](self.membership, lambda: bool(self._broken))
 
     def _run_task(self, collective: ProcessCollective, ready: Callable[[], None]) -> None:

@@ -22,6 +22,13 @@ class Membership:
     backend: str
     host: str
     device: str
+    #: what only the workers of this server know (see `store`)
+    data_secret: bytes = b""
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the group's keys in the store."""
+        return f"group {self.group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +42,7 @@ class GroupBackend:
     connections: dict[socket.socket, tuple[int, ...]]
     #: called before the process group is released; may block
     shutdown: Callable[[], None]
+    #: kept as long as the process group: torch holds no reference to its Python half
+    store: Any = None
     #: a second backend that must stay alive as long as this one
     companion: GroupBackend | None = None

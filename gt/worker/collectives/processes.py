@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 from gt.launch.backend import INSTALL_TORCH
-from gt.wire.addresses import ANY_PORT, join_address, listen_within, numeric_addresses
+from gt.wire.addresses import ANY_PORT, numeric_addresses
 from gt.worker.collectives.collective import NotedCollective
 from gt.worker.collectives.descriptors import WakeEvent
 from gt.worker.collectives.groups import WorkerGroup
 from gt.worker.collectives.interface import NOTED, CollectiveHandle, OnDone
 from gt.worker.collectives.membership import Membership
+from gt.worker.collectives.store import StoreServer
 
 if TYPE_CHECKING:
     from gt.worker.collectives.adapter import ArrayAdapter
@@ -29,24 +28,30 @@ class ProcessPlane:
     ) -> None:
         host = numeric_addresses(host)[0]  # connections are recognised by numeric addresses
         self._host, self._engine, self._device = host, engine, device
-        # it listens before the store exists: early members wait in the backlog, and a refusal means a lost worker
-        self._listener = listen_within(host, ports, backlog=1024)
-        self.address = join_address(host, self._listener.getsockname()[1])
-        self._store: Any = None
-        self._starting_store = threading.Lock()
+        # it listens from the start, so that a refused connection means a lost worker
+        self._store = StoreServer(host, ports)
+        self.address = self._store.address
+        self._data_secret = b""
         self._groups: dict[int, WorkerGroup] = {}
         self._adapters: dict[int, ArrayAdapter] = {}
         self._wakeup = WakeEvent()
 
+    def admit(self, data_secret: bytes) -> None:
+        """Join groups with the workers that have this secret, and no others."""
+        self._data_secret = data_secret
+        self._store.admit(data_secret)
+
     def join(self, group: int, members: tuple[int, ...], rank: int, store: str, backend: str) -> None:
         assert group not in self._groups, f"group {group} was joined already"
-        membership = Membership(group, members, rank, store, backend, self._host, self._device)
-        self._groups[group] = WorkerGroup(membership, self._serve_store, self._wakeup.set)
+        membership = Membership(group, members, rank, store, backend, self._host, self._device, self._data_secret)
+        self._groups[group] = WorkerGroup(membership, self._wakeup.set)
 
     def leave(self, group: int) -> None:
         self._adapters.pop(group, None)
         if (joined := self._groups.pop(group, None)) is not None:
             joined.leave()
+            if joined.membership.rank == 0:
+                self._store.leave(joined.membership.prefix)
 
     def start(
         self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None, note: int = 0
@@ -99,16 +104,4 @@ class ProcessPlane:
         for group in list(self._groups):
             self.leave(group)
         self._wakeup.close()
-        self._listener.close()
-
-    def _serve_store(self) -> None:
-        """Start the store of the groups in which this worker has rank 0. Called by the threads of these groups."""
-        from gt.worker.collectives.backends import dist
-
-        with self._starting_store:
-            if self._store is None:
-                fd = os.dup(self._listener.fileno())  # the store closes the descriptor it gets
-                port = self._listener.getsockname()[1]
-                self._store = dist.TCPStore(
-                    self._host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd
-                )
+        self._store.close()

@@ -39,6 +39,10 @@ class Engine(Protocol):
     def claim_process(self) -> None:
         """Change global settings of the array library. Only for a process that does nothing else."""
 
+    def limit_memory(self, nbytes: int | None, shared: bool) -> None:
+        """The arrays and kernels of this process may take this much; None: what there is, less a headroom.
+        ``shared``: several users need the device."""
+
     def link(self, signature: Signature) -> Kernel:
         """The kernel of a signature. Raises DTypeError if the engine does not support a dtype."""
 

@@ -14,6 +14,7 @@ from gt.errors import DTypeError
 from gt.ops import Signature
 from gt.types import DTYPES, DType, TensorType, bfloat16
 from gt.worker.engines import ArrayStorage
+from gt.worker.engines.host_memory import HostMemory
 from gt.worker.engines.marks import ClockMarks, Marks
 
 
@@ -27,8 +28,13 @@ class NumpyEngine:
     name = "numpy"
     device = "cpu"
 
+    _host_memory: HostMemory | None = None
+
     def claim_process(self) -> None:
         pass
+
+    def limit_memory(self, nbytes: int | None, shared: bool) -> None:
+        self._host_memory = HostMemory(nbytes)
 
     def link(self, signature: Signature) -> Any:
         op = signature.op
@@ -44,9 +50,12 @@ class NumpyEngine:
         if op.wants_out:
             arguments["out"] = signature.outs
         kernel = partial(op.numpy or op.kernel, np if op.numpy or op.torch else xp)
-        return _NumpyKernel(signature, partial(kernel, **arguments))
+        linked_kernel = _NumpyKernel(signature, partial(kernel, **arguments))
+        return linked_kernel if self._host_memory is None else self._host_memory.guard(signature, linked_kernel)
 
     def allocate(self, nbytes: int) -> memoryview:
+        if self._host_memory is not None:
+            self._host_memory.check(nbytes)
         return np.empty(nbytes, dtype=np.uint8).data
 
     def to_host(self, array: np.ndarray[Any, Any]) -> memoryview:

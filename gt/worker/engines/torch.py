@@ -18,14 +18,18 @@ from gt.ops import Signature
 from gt.types import TensorType
 from gt.wire.words import MAX_INLINE_BYTES
 from gt.worker.engines import ArrayStorage
+from gt.worker.engines.host_memory import HostMemory
 from gt.worker.engines.marks import ClockMarks, Marks
 
 #: How many `Execute` messages the GPU may be behind.
 MAX_EXECUTES_AHEAD = 3
+#: On a shared server an n-th of the GPU's memory stays free, for what torch's allocator does not count.
+GPU_HEADROOM_PART = 64
 
 
 class TorchEngine:
     name = "torch"
+    _host_memory: HostMemory | None = None
 
     def __init__(self, device: str | None = None, threads: int | None = None) -> None:
         if threads is not None:
@@ -46,6 +50,14 @@ class TorchEngine:
         # the client computes gradients with separate instructions, so torch need not record any
         torch.set_grad_enabled(False)
 
+    def limit_memory(self, nbytes: int | None, shared: bool) -> None:
+        if not self.on_gpu:
+            self._host_memory = HostMemory(nbytes)
+        elif nbytes is not None or shared:
+            total = torch.cuda.get_device_properties(self._device).total_memory
+            part = 1 - 1 / GPU_HEADROOM_PART if nbytes is None else min(1.0, nbytes / total)
+            torch.cuda.set_per_process_memory_fraction(part, self._device)
+
     def link(self, signature: Signature) -> Any:
         op = signature.op
         if signature.into and op.inplace is not None:
@@ -57,11 +69,14 @@ class TorchEngine:
         if op.wants_out:
             arguments["out"] = signature.outs
         linked = partial(kernel, **arguments)
-        return _copying_back(linked, len(signature.outs)) if signature.into else linked
+        linked_kernel = _copying_back(linked, len(signature.outs)) if signature.into else linked
+        return linked_kernel if self._host_memory is None else self._host_memory.guard(signature, linked_kernel)
 
     def allocate(self, nbytes: int) -> memoryview:
         if self.on_gpu:  # pinned, and cached by torch: three times as fast as ordinary memory
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy().data
+        if self._host_memory is not None:
+            self._host_memory.check(nbytes)
         # numpy requests large pages, which are filled in a quarter of the time
         return np.empty(nbytes, dtype=np.uint8).data
 
@@ -125,7 +140,7 @@ class TorchEngine:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         # on the CPU torch raises a plain RuntimeError that only the name of the allocator identifies
-        return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+        return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
     def is_broken(self, error: BaseException) -> bool:
         # for example, an index out of range triggers an assertion on the GPU, which makes CUDA unusable in this process

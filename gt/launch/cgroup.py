@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterator
 
 #: Version 1 writes a number near 2**63 if there is no limit.
@@ -25,6 +26,20 @@ def cgroup_limits(
         if limit.isdigit() and int(limit) < NO_LIMIT_BYTES:
             memory.append(int(limit))
     return min(cores, default=None), min(memory, default=None)
+
+
+def cgroup_free_bytes(
+    root: pathlib.Path = pathlib.Path("/sys/fs/cgroup"), own: pathlib.Path = pathlib.Path("/proc/self/cgroup")
+) -> int | None:
+    """How much memory the cgroup of this process leaves; None: it has no limit. Cached files can be dropped."""
+    free: list[int] = []
+    for folder in _folders(root, own):
+        limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+        used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
+        if limit.isdigit() and used.isdigit() and int(limit) < NO_LIMIT_BYTES:
+            cached = re.search(r"^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+            free.append(int(limit) - int(used) + (int(cached[1]) if cached else 0))
+    return min(free, default=None)
 
 
 def _folders(root: pathlib.Path, own: pathlib.Path) -> Iterator[pathlib.Path]:
