@@ -1,0 +1,2 @@
+def is_checkpoint(path): return False
+def load(path, targets): raise NotImplementedError
