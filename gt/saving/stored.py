@@ -150,24 +150,21 @@ def read_on_workers(stored: dict[str, StoredTensor], into: dict[str, Tensor]) ->
     files = {chunk.file for one in stored.values() for chunk in one.chunks}
     if session.connection.is_shared or not all(_can_read(session, seen) for seen in files):
         return None
-    small = [name for name, one in stored.items() if name not in into and one.is_whole and not is_large(one.type)]
     result: dict[str, Tensor] = {}
-    blocks = []
+    small, blocks = [], []
     for name, one in stored.items():
         target = into.get(name)
-        if name in small:
+        direct = target is not None and target.ndim and target._view is None
+        if one.is_whole and not direct and (target is not None or not is_large(one.type)):
+            small.append(name)
             continue
-        if target is not None and (not target.ndim or target._view is not None):
-            small.append(name)  # read as a new tensor, and copied
-            continue
-        result[name] = target = empty(one.type.shape, dtype=one.type.dtype) if target is None else target
-        blocks.append(target)
-        _read_blocks(target, one)
-    values = _read_small({name: stored[name] for name in small})
-    for name, value in values.items():
-        result[name] = into[name].copy_(value) if name in into else value
+        result[name] = value = target if direct and target is not None else empty(one.type.shape, dtype=one.type.dtype)
+        blocks.append(value)
+        _read_blocks(value, one)
+    result |= _read_small({name: stored[name] for name in small})
     _wait_for(blocks)
-    return {name: result[name] for name in stored}
+    # a view, or a tensor without dims, gets a copy
+    return {name: into[name].copy_(x) if name in into and x is not into[name] else x for name in stored for x in [result[name]]}
 
 
 def _can_read(session: Session, seen: SeenFile) -> bool:

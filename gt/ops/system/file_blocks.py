@@ -104,7 +104,7 @@ def _loaded(x: TensorType, request: OperandType, *, starts: Shape, whole: Shape)
     return x
 
 
-def _common(a: Shape, a_sizes: Shape, b: Shape, b_sizes: Shape) -> tuple[Shape, Shape] | None:
+def common_part(a: Shape, a_sizes: Shape, b: Shape, b_sizes: Shape) -> tuple[Shape, Shape] | None:
     """Where the common part of two blocks begins, and its sizes; None if there is none."""
     low = tuple(map(max, a, b))
     high = tuple(min(i + n, j + m) for i, n, j, m in zip(a, a_sizes, b, b_sizes, strict=True))
@@ -118,7 +118,7 @@ def _parts(request: Any, shape: Shape, itemsize: int, starts: Shape) -> Iterator
     file, fields = open_seen(request)
     with file:
         for offset, chunk_at, chunk_sizes in fields["chunks"]:
-            found = _common(tuple(chunk_at), tuple(chunk_sizes), starts, tuple(shape))
+            found = common_part(tuple(chunk_at), tuple(chunk_sizes), starts, tuple(shape))
             if found is None:
                 continue
             at, sizes = found
