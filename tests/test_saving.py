@@ -12,8 +12,8 @@ import torch
 import gt
 from gt.client.tensor.emit import call_with
 from gt.ops import OPS
-from gt.ops.system.files import MARK, _torch_bytes
-from gt.saving import files as saving
+from gt.ops.system.files import MARK, bytes_torch
+from gt.saving import stored, writing
 from gt.testing import Cluster
 
 safetensors = pytest.importorskip("safetensors.torch")
@@ -49,7 +49,7 @@ def test_the_bytes_of_one_element_with_a_stride():
     """torch reports it as contiguous, but cannot view it as bytes."""
     x = torch.arange(6.0)[2::2][:1]
     assert x.stride() == (2,)
-    assert bytes(_torch_bytes(torch, x)) == np.float32(2).tobytes()
+    assert bytes(bytes_torch(torch, x)) == np.float32(2).tobytes()
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_the_bytes_of_one_element_with_a_stride():
 @pytest.mark.parametrize("streamed", [False, True])
 def test_every_dtype_and_shape(session, tmp_path, monkeypatch, dtype, streamed):
     if streamed:
-        monkeypatch.setattr(saving, "_write_on_workers", lambda *args: False)
-        monkeypatch.setattr(saving, "read_on_workers", lambda *args: None)
+        monkeypatch.setattr(writing, "_write_on_workers", lambda *args: False)
+        monkeypatch.setattr(stored, "read_on_workers", lambda *args: None)
     saved = {f"x{k}": gt.ones(shape).to(getattr(gt, dtype)) for k, shape in enumerate([(2, 3), (), (0, 4), (7,)])}
     saved["view"] = gt.arange(6).reshape(2, 3).t()
     gt.save(saved, tmp_path / "x")
@@ -131,7 +131,7 @@ def test_many_tensors(tmp_path):
 
 def test_a_save_that_fails_leaves_the_old_file(session, tmp_path, monkeypatch):
     gt.save({"x": gt.ones(1)}, tmp_path / "x")
-    monkeypatch.setattr(saving.os, "replace", lambda *args: 1 / 0)
+    monkeypatch.setattr(writing.os, "replace", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         gt.save({"x": gt.zeros(1)}, tmp_path / "x")
     monkeypatch.undo()
@@ -155,7 +155,8 @@ def test_a_worker_writes_only_where_the_client_could(session, tmp_path):
 def test_a_worker_reads_only_what_the_client_could(session, tmp_path):
     target = tmp_path / "secret"
     target.write_bytes(b"x" * 64)
-    request = json.dumps({"path": str(target), "head": 8, "proof": "0" * 64, "offsets": [0]}).encode()
+    stamp = {"size": 64, "changed_ns": target.stat().st_mtime_ns}
+    request = json.dumps({"path": str(target), "head": 8, "proof": "0" * 64, "offsets": [0], **stamp}).encode()
     value, status = call_with(OPS["load_file"], request, (), (("types", (((4,), "uint8"),)),), session)
     for x in (value, status):
         with pytest.raises(gt.RemoteError, match="is not the file that the client sees"):

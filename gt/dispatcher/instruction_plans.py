@@ -3,6 +3,7 @@
 The forwarding loop calls `make_plan` when it finds no cached plan.
 
     an op on many tensors            without a signal: one call for each mesh (`gt.dispatcher.plan.multi_tensor`)
+    an op on own blocks              runs where its tensor is, each worker on its block
     an op with side effects          runs once, on the client's home worker
     an op under a signal             runs on the signal's workers; a tensor it creates is laid out as the signal says
     creation without a signal        runs on the home worker, or as auto-sharding says
@@ -22,6 +23,7 @@ from gt.dispatcher.ledger import Misfit
 from gt.dispatcher.plan.layouts import Layout, Lost, Mesh, TensorState
 from gt.dispatcher.plan.moves import PlannedMove, cost, route
 from gt.dispatcher.plan.multi_tensor import MeshCall, split_by_mesh
+from gt.dispatcher.plan.own_blocks import choose_own_blocks
 from gt.dispatcher.plan.planner import Choice, Held, choose, replicated
 from gt.dispatcher.plan.signals import SignalRule
 from gt.dispatcher.segments import ForwardOutput
@@ -124,6 +126,8 @@ def _check_types(signature: Signature, states: tuple[TensorState, ...]) -> None:
 def _choose_mesh(signature: Signature, rule: SignalRule | None, held: Held, view: WorkerView) -> Mesh:
     """The workers that run the instruction; see the table at the top."""
     op = signature.op
+    if op.own_blocks:
+        return held[0][0].mesh
     if op.effects:
         return view.home.mesh
     if rule is not None and (op.creates or op.places or not rule.spec.auto):
@@ -193,7 +197,7 @@ def _plan_mesh(
         plan.simple = None
         plan.otherwise = _plan_choice(client, coded, rule, held, replicated(signature, mesh), output)
     op = signature.op
-    if op.split is None and not op.creates and not op.places and _sends_anything(plan.moves):
+    if op.split is None and not (op.creates or op.places or op.own_blocks) and _sends_anything(plan.moves):
         why = op.whole or "it has no rule"
         _notify(client, output, f"the operands of {op.name} are gathered, and every worker does all of it: {why}")
     return plan
@@ -215,6 +219,8 @@ def _choose(signature: Signature, rule: SignalRule | None, held: Held, mesh: Mes
     if signature.op.places and rule is not None:
         target = tuple(rule.layout(t) for t in signature.outs)
         return Choice(target[:1] * len(held), target, 0.0)
+    if signature.op.own_blocks:
+        return choose_own_blocks(signature, held[0][0])
     wanted = _wanted_layouts(signature, rule)
     if signature.into:
         # a tensor written in place keeps its layout, or returns to it; a whole parameter stays whole on another mesh

@@ -113,6 +113,7 @@ def move_operands(
         offset = move.position
         if offset >= plan.targets:
             sole_use = ids.count(words[offset]) == 1 and not (words[offset] in shared and move.source.partial)
+            sole_use = sole_use and not coded.signature.op.own_blocks  # nothing else needs the blocks of a file
             words[offset] = emitter.copy_to(words[offset], move, sole_use)
     for move in plan.moves:
         offset = move.position

@@ -13,11 +13,14 @@ and the order of moves must be the same on all workers.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.forward import forward
 from gt.dispatcher.instruction_plans import WorkerView
 from gt.dispatcher.listeners import Listeners
 from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.rebalancing import rebalance
 from gt.dispatcher.recovery.kept_snapshots import KeptSnapshots
 from gt.dispatcher.recovery.program_log import QueuedChunk
 from gt.dispatcher.recovery.snapshots import ProgramSnapshot, RestoreMark, SnapshotKeeper
@@ -148,9 +151,12 @@ class Scheduler:
 
     def _configure(self, client: Client, m: Configure) -> None:
         if client.log is not None:
-            client.log.configuration = m
+            client.log.configuration = replace(m, rebalanced=None)
+        before, workers = client.config, list(self._workers)
         client.config = Signals(m.signals, m.auto, None if client.log is None else client.substitutes)
         client.forget_plans()
+        if m.rebalanced is not None:
+            self._delivery.deliver(client, rebalance(client, before, workers, set(m.rebalanced)), 0)
         client.done += m.weight
         self.send_credit(client, at_least=WINDOW_WORDS // 8)
 

@@ -59,6 +59,7 @@ from gt.ops.system import (  # noqa: F401
     adam_step,
     adam_variants,
     blocks,
+    file_blocks,
     files,
     gradient_norms,
     optimizer_steps,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import chain
 from struct import pack, unpack
 from typing import Any
+from weakref import WeakSet
 
 from gt.client.grad.backward import enable_grad, is_leaf
 from gt.client.grad.handles import RemovableHandle, in_list
+from gt.client.signals import rebalancing
 from gt.client.stream import recorder
 from gt.client.tensor.emit import call_into_many
 from gt.client.tensor.tape import mode
@@ -33,6 +35,9 @@ class Required:
 
 
 required = Required()
+
+#: the optimizers of this program
+_all: WeakSet[Optimizer] = WeakSet()
 
 
 class Optimizer:
@@ -65,6 +70,7 @@ class Optimizer:
             raise ValueError("optimizer got an empty parameter list")
         for group in listed if isinstance(listed[0], dict) else [{"params": listed}]:
             self.add_param_group(dict(group))
+        _all.add(self)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters, which may set options differently."""
@@ -294,3 +300,16 @@ def check_betas(betas: tuple[float, float]) -> None:
 def in_float32(number: float) -> float:
     """The number as torch keeps it in a state: in the default dtype."""
     return float(unpack("f", pack("f", number))[0])
+
+
+def _tensors() -> Iterator[Tensor]:
+    """The parameters and the states of all optimizers, and the gradients."""
+    for optimizer in list(_all):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            yield p
+            if p._grad is not None:
+                yield p._grad
+            yield from (x for x in optimizer.state.get(p, {}).values() if isinstance(x, Tensor))
+
+
+rebalancing.replicated.append(_tensors)

@@ -44,14 +44,29 @@ def read(source: str | BinaryIO, path: str) -> Any:
             return DTYPES.get(str(x).removeprefix("torch."), x)
         return _from_torch(torch, x) if isinstance(x, torch.Tensor) else x
 
+    return _converted(_loaded(torch, source, path), leaf, {})
+
+
+def read_bytes(source: BinaryIO, path: str) -> bytes:
+    """The values of a file of one tensor, in row-major order."""
     try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True)
+        import torch
+    except ModuleNotFoundError:
+        raise ConfigError(f"{path} has tensors that only torch can read, and it is not installed; {INSTALL_TORCH}") from None
+    value = _loaded(torch, source, path)
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"{path}: no tensor where one was expected")
+    return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _loaded(torch: Any, source: str | BinaryIO, path: str) -> Any:
+    try:
+        return torch.load(source, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged file raises is not documented
         raise ValueError(
             f"{path}: torch.load(weights_only=True), which runs no code of a file, cannot read it: {_reason(error)} "
             f'If you trust the file: model.load_state_dict(torch.load({path!r}, weights_only=False)["model"])'
         ) from None
-    return _converted(loaded, leaf, {})
 
 
 def _reason(error: Exception) -> str:

@@ -88,6 +88,9 @@ class Configure(Message, frozen=True, array_like=True, tag=True):
     auto: bool
     #: an eighth of its bytes; it comes back as `Credit`
     weight: int = 0
+    #: if not None, the client's tensors move onto the meshes of these signals (`gt.rebalance`); with the tensors that
+    #: auto-sharding replicates because they belong to an optimizer
+    rebalanced: list[int] | None = None
 
 
 class Submit(Message, frozen=True, array_like=True, tag=True):

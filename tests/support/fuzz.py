@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from gt.ops import OPS
 from gt.ops.op import MAX_NBYTES
 from gt.types import DTYPES, real_of
 from tests.support.samples import Sample, T, V, samples
@@ -201,7 +202,7 @@ def number_changed(case: Case, rng: random.Random) -> None:
     if places:
         i = rng.choice(places)
         if isinstance(case.operands[i], bytes):
-            request = case.operands[i] if case.op in ("save_file", "load_file") else b""
+            request = case.operands[i] if OPS[case.op].effects else b""
             case.operands[i] = _request(request, rng) if request else bytes(rng.choice((0, 1, 3, 8, 64)))
         else:
             case.operands[i] = rng.choice((*INTS, *REALS, True, False))
@@ -220,6 +221,12 @@ def _request(data: bytes, rng: random.Random) -> bytes:
         "head": (-1, 0, 63, 65, 2**40, None),
         "proof": ("", None),
         "offsets": ([], [64], [64, 64], [64, 72, 72], [-1, 64], [64, 2**63], None),
+        "size": (0, 2**40, "88", None),
+        "changed_ns": (0, None),
+        "chunks": (
+            *([], None, [[64, [0, 0], [2, 2]]], [[2**63, [0, 0], [2, 2]]], [[-1, [0, 0], [2, 2]]]),
+            *([[64, [0, 0], [2**40, 2**40]]], [[64, [-1, 0], [2, 2]]], [[64, [0], [2]]], [["64", [0, 0], [2, 2]]]),
+        ),
     }
     return json.dumps({**request, name: rng.choice(choices[name])}).encode()
 

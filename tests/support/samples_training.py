@@ -262,7 +262,10 @@ def files() -> list[Sample]:
     other = os.path.join(folder, "loaded")
     with open(other, "wb") as file:
         file.write(data)
-    load = json.dumps({"path": other, "head": 64, "proof": proof(data[:64], data), "offsets": [64, 72]}).encode()
+    stamp = {"size": len(data), "changed_ns": os.stat(other).st_mtime_ns}
+    seen = {"path": other, "head": 64, "proof": proof(data[:64], data), **stamp}
+    load = json.dumps({**seen, "offsets": [64, 72]}).encode()
+    chunks = json.dumps({**seen, "chunks": [[72, [0, 0], [2, 1]], [64, [0, 1], [2, 1]]]}).encode()
     wanted = torch.frombuffer(bytearray(data[64:]), dtype=torch.float32)
     return [
         Sample("save_file", (save, T((2, 3)), T((), "float64")), {}, lambda *_: torch.tensor(32)),
@@ -271,5 +274,12 @@ def files() -> list[Sample]:
             (load,),
             {"types": (((2,), "float32"), ((2, 2), "float32"))},
             lambda _: (wanted[:2].clone(), wanted[2:6].view(2, 2).clone(), torch.tensor(2)),
+        ),
+        Sample("save_block", (save, T((2, 3))), {"starts": (1, 0), "whole": (4, 5)}, lambda *_: torch.tensor(24)),
+        Sample(
+            "load_block",
+            (T((2, 2)), chunks),
+            {"starts": (0, 0), "whole": (2, 2)},
+            lambda x, _: torch.stack((wanted[2:4], wanted[:2]), 1),
         ),
     ]

@@ -94,12 +94,12 @@ class Configuration(msgspec.Struct, frozen=True, eq=False):
     #: the signal for tensors that the client uploads; "": none
     uploads: str = ""
 
-    def message(self, connected: Sequence[int]) -> Configure:
+    def message(self, connected: Sequence[int], rebalanced: list[int] | None = None) -> Configure:
         specs = [signal.spec(connected) for signal in self.signals.values() if signal.places]
-        nbytes = len(encode(Configure(specs, self.auto)))
+        nbytes = len(encode(Configure(specs, self.auto, 0, rebalanced)))
         if nbytes > MAX_CONFIGURE_BYTES:
             raise ConfigError(f"{len(specs)} signals take {nbytes} bytes; at most {MAX_CONFIGURE_BYTES} are allowed")
-        return Configure(specs, self.auto, nbytes // 8)
+        return Configure(specs, self.auto, nbytes // 8 + 1, rebalanced)
 
 
 #: the configuration in force

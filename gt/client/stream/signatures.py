@@ -130,6 +130,15 @@ class Signatures:
             self._outbox.configure(self._announced)
         self._configured = now
 
+    def rebalance(self, whole: list[int]) -> None:
+        """Send the configuration again: it applies to the workers there are now, and the tensors move onto them."""
+        self._connection.check_open()
+        if configuration.current.signals:
+            self._configured = configuration.current
+            self._forget()
+            self._outbox.configure(configuration.current.message(self._connection.worker_ids(), whole))
+            self._announced = configuration.current.message(self._connection.worker_ids())
+
     def _check_signal(self, name: str) -> None:
         """Raise ConfigError if it names workers that do not exist. They may still be starting, so wait a little."""
         now, connection = configuration.current, self._connection

@@ -81,6 +81,10 @@ class Signals:
         """Call this when the workers have changed."""
         self._rules.clear()
 
+    def meshes(self) -> dict[str, Mesh]:
+        """The mesh of each signal that was used since the workers have changed."""
+        return {name: rule.mesh for name, rule in self._rules.items() if isinstance(rule, SignalRule)}
+
     def rule(self, name: str, workers: Sequence[int]) -> SignalRule | Lost | None:
         """The rule of this signal; None if it has none; Lost if it names a worker that is not connected."""
         if name not in self.specs and not self.auto:

@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from gt.wire.codec import Decode, encode
 from gt.wire.messages import Chunk, Configure, Message, Reply, Submit
 from gt.wire.recovery_messages import Fork
@@ -82,7 +84,7 @@ class ProgramLog:
         self._add(encode(Submit(m.serial, [], m.stream, 0)), sum(codes[d.code].nbytes for d in m.definitions))
 
     def add_configuration(self, m: Configure) -> None:
-        self._add(encode(Configure(m.signals, m.auto)))
+        self._add(encode(replace(m, weight=0)))
 
     def add_message(self, m: Message) -> None:
         """A message that goes through the queue as it is."""

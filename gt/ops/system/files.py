@@ -6,11 +6,14 @@ is a process of the same user, and has the same rights. A worker of a shared ser
 
 The file may be another one where the worker runs, in a container for example. So a worker writes only into a file that
 the client has just created, with a secret in its name and its content. It reads only a file of which the client knows
-the `proof`.
+the `proof`, the size and the time of the last change: another file that has replaced it by now is refused.
+
+Here one worker writes or reads several small tensors; `gt.ops.system.file_blocks` is for large ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from gt.errors import ShapeError
@@ -40,26 +43,35 @@ def proof(head: bytes, tail: bytes) -> str:
 # -- writing -------------------------------------------------------------------------------
 
 
-def _save(request: Any, buffers: list[Any]) -> int:
-    """Writes the buffers one after the other from an offset on; returns the number of bytes."""
+def open_saving(request: Any) -> tuple[Any, dict[str, Any]]:
+    """The file that is being saved, and the request's fields. Raises PermissionError if the client did not create it."""
     import json
     import os
 
     fields = json.loads(bytes(request))
-    path, secret, offset = str(fields["path"]), str(fields["secret"]), int(fields["offset"])
+    path, secret = str(fields["path"]), str(fields["secret"])
+    fields["offset"] = int(fields["offset"])
+    if fields["offset"] < 0:
+        raise ValueError("a negative offset")
     if os.path.basename(path) != MARK + secret or len(secret) != 32:
         raise PermissionError(f"{path} is not the name of a file that is being saved")
-    with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b") as file:
-        if file.read(len(MARK) + 32) != (MARK + secret).encode():
-            raise PermissionError(f"{path} was not created by the client for saving")
-        file.seek(offset)
-        total = sum(file.write(buffer) for buffer in buffers)
-        file.flush()
-        os.fsync(file.fileno())
-    return total
+    file = open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b")  # noqa: SIM115, the caller closes it
+    if file.read(len(MARK) + 32) != (MARK + secret).encode():
+        file.close()
+        raise PermissionError(f"{path} was not created by the client for saving")
+    return file, fields
 
 
-def _torch_bytes(torch: Any, x: Any) -> Any:
+def _save(request: Any, buffers: Iterable[Any]) -> int:
+    """Writes the buffers one after the other from an offset on; returns the number of bytes."""
+    file, fields = open_saving(request)
+    with file:
+        file.seek(fields["offset"])
+        return sum(file.write(buffer) for buffer in buffers)
+
+
+def bytes_torch(torch: Any, x: Any) -> Any:
+    """The bytes of a tensor in row-major order."""
     if not x.numel():
         return b""
     x = x.contiguous().reshape(-1)
@@ -72,12 +84,12 @@ op(
     "save_file",
     complex="rule",
     no_gradient="it reads or writes a file",
-    whole="one worker writes one file",
+    whole="one worker writes small tensors",
     operands="Bt+",
     infer=lambda request, *xs: DONE,
     effects=True,
-    torch=lambda torch, request, *xs: torch.tensor(_save(request, [_torch_bytes(torch, x) for x in xs])),
-    kernel=lambda np, request, *xs: np.asarray(_save(request, [x.tobytes() for x in xs])),
+    torch=lambda torch, request, *xs: torch.tensor(_save(request, (bytes_torch(torch, x) for x in xs))),
+    kernel=lambda np, request, *xs: np.asarray(_save(request, (x.tobytes() for x in xs))),
 )
 
 
@@ -90,20 +102,33 @@ def _loaded(request: OperandType, *, types: tuple[Described, ...]) -> tuple[Tens
     return (*(TensorType(sizes(tuple(shape)), dtype_named(dtype)) for shape, dtype in types), DONE)
 
 
-def _load(request: Any, types: tuple[TensorType, ...]) -> list[bytearray]:
-    """The bytes of each tensor, read at the offsets in the request."""
+def open_seen(request: Any) -> tuple[Any, dict[str, Any]]:
+    """The file to read, and the request's fields. Raises PermissionError if it is not the file that the client sees."""
     import json
     import os
     import stat
 
     fields = json.loads(bytes(request))
-    with open(os.open(fields["path"], os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    file = open(os.open(fields["path"], os.O_RDONLY | os.O_NONBLOCK), "rb")  # noqa: SIM115, the caller closes it
+    try:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise PermissionError(f"{fields['path']} is not a regular file")
-        head = file.read(int(fields["head"]))
-        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-        if proof(head, file.read()) != fields["proof"]:
+        head = file.read(min(int(fields["head"]), status.st_size))
+        file.seek(max(0, status.st_size - TAIL))
+        seen = [proof(head, file.read()), status.st_size, status.st_mtime_ns]
+        if seen != [fields["proof"], fields["size"], fields["changed_ns"]]:
             raise PermissionError(f"{fields['path']} is not the file that the client sees")
+    except BaseException:
+        file.close()
+        raise
+    return file, fields
+
+
+def _load(request: Any, types: tuple[TensorType, ...]) -> list[bytearray]:
+    """The bytes of each tensor, read at the offsets in the request."""
+    file, fields = open_seen(request)
+    with file:
         return [_read(file, int(offset), t.nbytes) for offset, t in zip(fields["offsets"], types, strict=True)]
 
 
@@ -137,7 +162,7 @@ op(
     "load_file",
     complex="rule",
     no_gradient="it reads or writes a file",
-    whole="one worker reads one file",
+    whole="one worker reads small tensors",
     operands="B",
     infer=_loaded,
     effects=True,

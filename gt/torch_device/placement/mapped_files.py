@@ -14,16 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gt.client.stream import configuration, scope
-from gt.client.tensor.emit import place_by, uploading
+from gt.client.tensor.emit import uploading
 from gt.client.tensor.tensor import Tensor
-from gt.saving.files import read_on_workers, reading_request
+from gt.saving.stored import SeenFile, read_on_workers, whole
 from gt.types import TensorType
 
 #: Smaller tensors are uploaded.
 MIN_BYTES = 1 << 20
-#: The first bytes of a file that prove that the client can read it.
-HEAD_BYTES = 4096
 #: Bits of an entry of ``/proc/self/pagemap``. A page that was written is in memory or swapped out, and not the file's.
 PRESENT, SWAPPED, OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
 
@@ -44,16 +41,12 @@ def read_by_workers(x: torch.Tensor, type: TensorType) -> Tensor | None:
         if found is None or _is_changed(x.data_ptr(), x.nbytes):
             return None
         with open(found.path, "rb") as file:
-            request = reading_request(file, found.path, file.read(HEAD_BYTES))
+            seen = SeenFile(file, found.path)
     except OSError:
         return None
-    with uploading():
-        values = read_on_workers(request, [(type, found.offset)])
-        if values is None:
-            return None
-        if scope.signal() in configuration.current.signals:  # one worker has read it
-            place_by(values[0], scope.signal())
-    return values[0]
+    with uploading():  # the tensor is created where the signal places it, and each worker reads its block
+        values = read_on_workers({"": whole(seen, type, found.offset)}, {})
+    return None if values is None else values[""]
 
 
 def _find(address: int, nbytes: int) -> MappedRange | None:
