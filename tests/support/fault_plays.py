@@ -325,7 +325,7 @@ class Play:
         assert not self.cluster.dispatcher.clients
         assert not self.cluster.listener._by_name
         assert not self.cluster.listener._by_key
-        assert not len(self.cluster.memory)
+        assert not len(self.cluster.storage)
         assert not len(self.cluster.dispatcher.kept)
         assert all(not len(worker.kept) and not worker.kept._waiting for worker in self.cluster.workers.values())
         assert all(not worker.spaces for worker in self.cluster.workers.values())
