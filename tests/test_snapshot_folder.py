@@ -140,6 +140,16 @@ def test_a_server_that_is_started_again(cluster: Cluster, tmp_path: pathlib.Path
             x.tolist()
 
 
+def test_a_server_that_is_started_again_while_a_snapshot_is_taken(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+    """The worker finds its folder, although no file is there yet."""
+    storage, (inner,) = folder_of(cluster), (tmp_path / "snapshots").glob("snapshots-*")
+    assert storage.begin([str(inner / "1-1-0")]) == {str(inner / "1-1-0")}
+    assert inner.is_dir()
+    storage.begin([])
+    assert not inner.exists()
+    assert len(list((tmp_path / "snapshots").glob("snapshots-*"))) == 1
+
+
 # -- what can go wrong -------------------------------------------------------------------
 
 

@@ -74,8 +74,9 @@ class SnapshotFolder:
         for inner in self._inner_folders():
             for path in self._found(inner) - self._files:
                 _remove(path)
-            with contextlib.suppress(OSError):  # there are files in it
-                inner.rmdir()
+            if not any(os.path.dirname(file) == str(inner) for file in self._files):  # also of those to be written
+                with contextlib.suppress(OSError):  # there is something else in it
+                    inner.rmdir()
         if not self._inner.is_dir():
             self._inner = self._new_inner()
         return {file for file in self._files if not os.path.exists(file)}
