@@ -84,7 +84,7 @@ def test_the_cost_of_recovery(tmp_path):
     assert recovery.main(["--blocks", "1", "--steps", "5", "--output-dir", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("recovery_*.json")
     results = json.loads(path.read_text())["results"]
-    assert set(results) == {"on", "snapshots"}
+    assert set(results) == {"on", "snapshots", "files"}
     assert all(row["median"] > 0 for row in results.values())
 
 
