@@ -236,7 +236,8 @@ def long_waits(lines: list[dict[str, Any]], faults: list[Fault]) -> list[tuple[f
 
 
 def recoveries(chaos: Chaos, kind: str) -> list[float]:
-    """For each fault of this kind: how long it took from its end until the last client had gone on."""
+    """For each fault of this kind: how long it took from its end until the last client had gone on. A fault during
+    which no client was there all the time has no such time."""
     times = []
     for fault in chaos.faults:
         if fault.kind == kind:
@@ -245,7 +246,7 @@ def recoveries(chaos: Chaos, kind: str) -> list[float]:
                 next((line["t"] for line in c.lines if line["t"] > fault.end and "cause" not in line), None)
                 for c in clients
             )
-            times.append(max((t - fault.end for t in after if t is not None), default=0.0))
+            times += [max(passed)] if (passed := [t - fault.end for t in after if t is not None]) else []
     return times
 
 
