@@ -54,6 +54,7 @@ x, y = gt.randn(64, 784), gt.randint(0, 10, (64,))
 model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 optimizer = gt.optim.Adam(model.parameters(), lr=1e-3)
 hertz = os.sysconf("SC_CLK_TCK")
+taken = None
 
 
 def processor():
@@ -70,10 +71,10 @@ for line in sys.stdin:
         loss.backward()
         optimizer.step()
         if snapshot_steps != "0" and i % int(snapshot_steps) == 0:
+            assert taken is None or taken.wait()
             taken = gt.snapshot()
     loss.item()
-    if snapshot_steps != "0":
-        taken.wait()
+    assert taken is None or taken.wait()
     print(time.perf_counter() - begun, processor() - used, flush=True)
 for other in others:
     other.kill()

@@ -303,6 +303,8 @@ def test_a_thread_removes_what_is_not_needed(tmp_path: pathlib.Path, monkeypatch
     monkeypatch.setattr("gt.dispatcher.recovery.snapshot_folder.CLEAN_S", 0.01)
     folder = SnapshotFolder(tmp_path / "snapshots")
     needed, unneeded = (folder.new_file(1, number, 0) for number in (1, 2))
+    assert folder._thread is None, "while a journal is read, the files of its state are not known yet"
+    folder.begin([needed, unneeded])
     for path in (needed, unneeded):
         pathlib.Path(path).write_bytes(b"x")
     folder.release(SavedPart(None, unneeded))

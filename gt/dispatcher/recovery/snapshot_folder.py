@@ -79,6 +79,9 @@ class SnapshotFolder:
                     inner.rmdir()
         if not self._inner.is_dir():
             self._inner = self._new_inner()
+        if self._threaded and self._thread is None:  # not before: while a journal is read, some files are unknown
+            self._thread = threading.Thread(target=self._clean, name="snapshots", daemon=True)
+            self._thread.start()
         return {file for file in self._files if not os.path.exists(file)}
 
     # -- parts ---------------------------------------------------------------------------
@@ -89,9 +92,6 @@ class SnapshotFolder:
     def new_file(self, client: int, number: int, worker: int) -> str:
         file = str(self._inner / f"{client}-{number}-{worker}")
         self._files.add(file)
-        if self._threaded and self._thread is None:
-            self._thread = threading.Thread(target=self._clean, name="snapshots", daemon=True)
-            self._thread.start()
         return file
 
     def hold(self, part: SavedPart) -> SavedPart:
