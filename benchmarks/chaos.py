@@ -4,9 +4,11 @@
     python benchmarks/chaos.py --only plain --faults kill --seconds 60
 
 A server, workers and clients are real processes on this machine. The clients use ``gt.recovery("replay")``. Each worker
-and each client reaches the server through a proxy, which can cut it off. The next fault comes when every client has
-gone on after the last one; some come in pairs. Printed and recorded are the faults, the losses that differ, the errors,
-waits above 30 s, and for each kind of fault how long it took until the clients went on.
+and each client reaches the server through a proxy, which can cut it off. Snapshots are files. The server has a journal
+if it is one of the faults to kill it. The next fault comes when every client has gone on after the last one; some come
+in pairs. Printed and recorded are the faults, the losses that differ, the errors, waits above 30 s, and for each kind
+of fault how long it took until the clients went on. ``python -m benchmarks.reports.chaos_table FOLDER`` makes one table
+of all records in a folder.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ FAULTS = {
     "leave": "a worker gets SIGTERM",
     "partition": "a worker's connection to the server carries nothing any more",
     "join": "one more worker joins",
-    "full_disk": "the files of the server and of a worker cannot grow for some seconds",
+    "full_disk": "the files of a worker, its snapshots, cannot grow for some seconds, nor a server's without a journal",
+    "server_kill": "the server gets SIGKILL, and is started again; it has a journal",
     "client_silence": "a client's connection carries nothing for some seconds",
     "client_reset": "a client's connection is reset",
     "client_stop": "a client is stopped for some seconds",
@@ -112,6 +115,8 @@ class Chaos:
             if len(workers) > self.options.workers + 1:
                 return
             self.system.add_worker()
+        elif kind == "server_kill":
+            self.system.kill_server()
         elif kind.startswith("client"):
             end += self.disturb_client(kind, rng.choice(self.live_clients()), rng)
         elif not workers:
@@ -126,7 +131,8 @@ class Chaos:
         if kind == "full_disk":
             seconds = rng.uniform(1, 5)
             stack = contextlib.ExitStack()
-            for pid in (worker.pid, self.system.server.pid):
+            # a server whose journal cannot be written goes on without it, and would not continue after a kill
+            for pid in (worker.pid, *([] if self.system.has_journal else [self.system.server.pid])):
                 stack.enter_context(full_disk(pid))
             later(seconds, stack.close)
             return seconds
@@ -230,7 +236,8 @@ def long_waits(lines: list[dict[str, Any]], faults: list[Fault]) -> list[tuple[f
 
 
 def recoveries(chaos: Chaos, kind: str) -> list[float]:
-    """For each fault of this kind: how long it took from its end until the last client had gone on."""
+    """For each fault of this kind: how long it took from its end until the last client had gone on. A fault during
+    which no client was there all the time has no such time."""
     times = []
     for fault in chaos.faults:
         if fault.kind == kind:
@@ -239,7 +246,7 @@ def recoveries(chaos: Chaos, kind: str) -> list[float]:
                 next((line["t"] for line in c.lines if line["t"] > fault.end and "cause" not in line), None)
                 for c in clients
             )
-            times.append(max((t - fault.end for t in after if t is not None), default=0.0))
+            times += [max(passed)] if (passed := [t - fault.end for t in after if t is not None]) else []
     return times
 
 
@@ -284,7 +291,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        chaos = Chaos(ChaosSystem(stack, options.threads, folder / "instructions.log"), options)
+        chaos = Chaos(ChaosSystem(stack, options.threads, folder, "server_kill" in options.faults), options)
         chaos.run()
         report = judge(chaos)
     record.put("report", value=report)

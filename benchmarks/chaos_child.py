@@ -87,9 +87,19 @@ def say(**fields: object) -> None:
     print(json.dumps({"t": time.monotonic(), **fields}), flush=True)
 
 
+def connect(port: str) -> None:
+    """Try until there is a server: it may have been killed, and be starting."""
+    while True:
+        try:
+            gt.connect(f"localhost:{port}")
+            return
+        except gt.errors.ConnectionLost as error:
+            say(cause=f"no connection: {error}")
+
+
 def episode(port: str, kind: str, steps: int, snapshot_steps: int) -> None:
     """Train in a new session."""
-    gt.connect(f"localhost:{port}")
+    connect(port)
     for round in itertools.count():  # two kinds need as many; bounded by the test or the benchmark, which starts them
         if len(gt.workers()) >= 2:
             break

@@ -23,6 +23,8 @@ from tests.support.processes import free_port, wait_until
 from tests.support.proxy import Proxy
 
 ROOT = pathlib.Path(__file__).parent.parent
+#: How long a server may need to start.
+START_S = 60.0
 #: A process whose files may grow no more has, in effect, a full disk.
 FULL_DISK_BYTES = 4096
 #: Workers are forked from a process that has imported what they need, so that one starts in a moment.
@@ -76,16 +78,31 @@ class ChaosClient:
 class ChaosSystem:
     """A server with workers and clients; all of them end with it."""
 
-    def __init__(self, stack: contextlib.ExitStack, threads: int, log: pathlib.Path) -> None:
+    def __init__(self, stack: contextlib.ExitStack, threads: int, folder: pathlib.Path, journal: bool) -> None:
         self._stack, self._threads = stack, threads
+        #: whether the server continues when it is started again
+        self.has_journal = journal
         token, path = os.urandom(16).hex(), os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self._environment = {**os.environ, "GT_TOKEN": token, "PYTHONPATH": path}
         self.port = free_port()
-        self.server = self._start("gt.server", "-p", str(self.port), GT_INSTRUCTION_LOG=str(log))
+        options = ["-p", str(self.port), "--snapshots", str(folder / "snapshots")]
+        options += ["--journal", str(folder / "journal")] if journal else []
+        self._server = options, str(folder / "instructions.log")
+        self.server = self._start_server()
         # before that, a proxy would accept connections and close them, which looks like a wrong server
         wait_until(self._listens, what="the server listens")
         #: workers that were not disturbed
         self.workers: list[Worker] = []
+
+    def _start_server(self) -> subprocess.Popen[str]:
+        options, log = self._server
+        return self._start("gt.server", *options, GT_INSTRUCTION_LOG=log)
+
+    def kill_server(self) -> None:
+        """Kill the server with -9, and start it again."""
+        self.server.kill()
+        self.server.wait()
+        self.server = self._start_server()
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("localhost", self.port)):
@@ -107,7 +124,7 @@ class ChaosSystem:
 
     def add_worker(self) -> Worker:
         """Start a worker. It has joined when it prints that."""
-        proxy = Proxy(self._stack, self.port)
+        proxy = Proxy(self._stack, self.port, START_S)
         out, end = os.pipe()
         options = ["--host", "localhost", "-p", str(proxy.port), "--threads", str(self._threads)]
         with os.fdopen(end, "wb") as sender:
@@ -130,7 +147,7 @@ class ChaosSystem:
         return [worker for worker in self.workers if worker.joined]
 
     def client(self, kind: str, *arguments: object) -> ChaosClient:
-        proxy = Proxy(self._stack, self.port)
+        proxy = Proxy(self._stack, self.port, START_S)
         extra = {"GT_TEMPLATES": "0"} if kind == "plain" else {}
         texts = [str(proxy.port), kind, *map(str, arguments)]
         child = ChaosClient(self._start("benchmarks.chaos_child", *texts, pipe=True, **extra), proxy, kind)

@@ -24,6 +24,7 @@ from gt.wire.token_file import Identities, TokenFile
 
 if TYPE_CHECKING:
     from gt.dispatcher.journal.journal import Journal
+    from gt.dispatcher.recovery.snapshot_folder import SnapshotFolder
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -57,6 +58,13 @@ def _make_parser() -> argparse.ArgumentParser:
         help="show a web page of the system, by default to this machine only; prints a link that opens it once",
     )
     parser.add_argument("--metrics", metavar="[ADDRESS:]PORT", help="serve /metrics for Prometheus, and /healthz")
+    _add_recovery_options(parser)
+    _add_end_options(parser)
+    return parser
+
+
+def _add_recovery_options(parser: argparse.ArgumentParser) -> None:
+    """What the server keeps for the case that something fails."""
     parser.add_argument(
         "--lease",
         type=seconds,
@@ -70,8 +78,13 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="keep a journal in this folder: a server that was killed goes on when it is started again with it",
     )
-    _add_end_options(parser)
-    return parser
+    parser.add_argument(
+        "--snapshots",
+        type=Path,
+        metavar="DIR",
+        help="keep snapshots for recovery in this folder, which all workers must see under this path (default: in "
+        "shared memory; with --journal: in a folder inside that of the journal)",
+    )
 
 
 def _add_end_options(parser: argparse.ArgumentParser) -> None:
@@ -135,14 +148,13 @@ def _serve(options: argparse.Namespace) -> int:
         operator = make_operator_token()
     journal = _journal(options.journal, keys) if options.journal else None
     networks = tuple(parse_network(text) for text in options.private_network)
+    snapshots = _snapshots(options.snapshots or (options.journal and options.journal / "snapshots"))
     for port in ports:
         if not options.unix:
             address = f"tcp://{join_address(options.host.replace('localhost', '127.0.0.1'), port)}"
-        where = options.host, port
+        where, lease, audit = (options.host, port, operator), options.lease, options.audit
         try:
-            server = Server(
-                address, keys, identities, *where, operator, options.lease, options.audit, journal, networks
-            )
+            server = Server(address, keys, identities, *where, lease, audit, journal, networks, snapshots)
             break
         except AddressTaken:
             if port == ports[-1]:
@@ -170,6 +182,12 @@ def _journal(folder: Path, keys: KeyPair | None) -> Journal:
     if keys is None:
         raise ConfigError("--journal needs a server on TCP; a private system ends with its client")
     return Journal(folder, key_text(keys.public), warn)
+
+
+def _snapshots(folder: Path | None) -> SnapshotFolder | None:
+    from gt.dispatcher.recovery.snapshot_folder import SnapshotFolder
+
+    return SnapshotFolder(folder) if folder else None
 
 
 @contextlib.contextmanager

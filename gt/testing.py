@@ -12,10 +12,12 @@ delivers next, so the same seed gives the same run. `cluster.kill_worker` and `c
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from gt.client.stream.connect import use
@@ -23,6 +25,7 @@ from gt.client.stream.session import Session
 from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.listeners import Clocks
+from gt.dispatcher.recovery.snapshot_folder import SnapshotFolder
 from gt.dispatcher.recovery.snapshot_memory import SnapshotMemory
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
@@ -42,6 +45,8 @@ Frames = list[Any]
 class Cluster:
     """A dispatcher, workers and clients in one thread, with messages delivered in an order drawn from the seed.
 
+    ``snapshots``: the folder for snapshots of programs; None: they are kept in shared memory.
+
     Example::
 
         cluster = gt.testing.Cluster(workers=2, seed=7)
@@ -49,10 +54,13 @@ class Cluster:
             assert gt.ones(3).sum().item() == 3
     """
 
-    def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch") -> None:
+    def __init__(
+        self, workers: int = 1, seed: int = 0, backend: str = "torch", snapshots: str | os.PathLike[str] | None = None
+    ) -> None:
         self.rng = random.Random(seed)
-        self.memory = SnapshotMemory(host_identity())
-        self.dispatcher = Dispatcher(clocks=Clocks(self.clock, self.clock), memory=self.memory)
+        #: where snapshots are kept
+        self.storage = SnapshotFolder(Path(snapshots), False) if snapshots else SnapshotMemory(host_identity())
+        self.dispatcher = Dispatcher(clocks=Clocks(self.clock, self.clock), storage=self.storage)
         self.backend = backend
         self._engine: Engine | None = None
         self.network = LocalNetwork()

@@ -12,11 +12,14 @@ import pytest
 from benchmarks import chaos, recovery
 from benchmarks.chaos import Fault
 from benchmarks.chaos_system import ChaosClient
+from benchmarks.reports import chaos_table
 from tests.support.processes import ROOT
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("faults", ["kill", "partition", "client_silence client_reset", "full_disk client_kill"])
+@pytest.mark.parametrize(
+    "faults", ["kill server_kill", "partition", "client_silence client_reset", "full_disk client_kill"]
+)
 def test_a_short_run(tmp_path, capsys, faults):
     arguments = f"--only templated --faults {faults} --workers 2 --max-faults 2 --interval 1 --steps 30 --seconds 120"
     assert chaos.main([*arguments.split(), "--output-dir", str(tmp_path)]) == 0, capsys.readouterr().out
@@ -65,6 +68,27 @@ def test_how_long_a_recovery_took():
     assert report["recovery_s"]["client_stop"]["samples"] == [5.0]
 
 
+def test_a_fault_without_a_client_has_no_time():
+    report = chaos.judge(a_run([Fault("kill", 10.0, 10.0)], steps(43, 44)))
+    assert report["faults"] == {"kill": 1}
+    assert report["recovery_s"]["kill"] == {"count": 0}
+
+
+def test_the_table_of_all_records(tmp_path, capsys):
+    assert chaos_table.main([str(tmp_path)]) == 2
+    faults = [Fault("kill", 10.0, 10.0), Fault("join", 60.0, 60.0)]
+    runs = [chaos.judge(a_run(faults, steps(1, 50, 61))), chaos.judge(a_run(faults[:1], steps(1, 12)))]
+    for number, run in enumerate(runs):
+        (tmp_path / f"chaos_{number}.json").write_text(json.dumps({"results": {"report": run}}))
+    (tmp_path / "chaos_old.json").write_text(json.dumps({"results": {"report": {"faults": {}}}}))
+    assert chaos_table.main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| `kill` | 2 | 21.00 / 40.0 | 1 |" in lines
+    assert "| `join` | 1 | 1.00 / 1.0 | 0 |" in lines
+    assert "| together | 3 | | 1 |" in lines
+    assert lines[-1].startswith("2 runs: 5 losses were equal, 0 within rounding, 0 wrong; 0 errors; 0 waits")
+
+
 def test_a_report_is_shown(capsys):
     chaos.show(chaos.judge(a_run([Fault("kill", 10.0, 10.0)], steps(1, 50))))
     shown = capsys.readouterr().out
@@ -84,7 +108,7 @@ def test_the_cost_of_recovery(tmp_path):
     assert recovery.main(["--blocks", "1", "--steps", "5", "--output-dir", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("recovery_*.json")
     results = json.loads(path.read_text())["results"]
-    assert set(results) == {"on", "snapshots"}
+    assert set(results) == {"on", "snapshots", "files"}
     assert all(row["median"] > 0 for row in results.values())
 
 

@@ -22,6 +22,7 @@ from gt.dispatcher.journal.journal_file import JournalFile, read_records
 from gt.dispatcher.journal.restart import Restart
 from gt.dispatcher.journal.state_codec import UnknownState, decode_state, encode_state
 from gt.dispatcher.listeners import Clocks
+from gt.dispatcher.recovery.snapshot_folder import SnapshotFolder
 from gt.dispatcher.tenants.access import Access
 from gt.errors import ConfigError
 from gt.testing import Cluster
@@ -87,7 +88,10 @@ class Twins(Wrapped):
         super().__init__(cluster)
         core = self.core
         self.externals = {"clock": core.listeners.clock, "wall": core.inspections._wall, "access": core._access}
-        core.snapshots._memory = None
+        if isinstance(cluster.storage, SnapshotFolder):
+            self.externals["snapshots"] = cluster.storage
+        else:
+            core.snapshots._storage = None  # memory ends with the server
 
     def event(self, name: str, *arguments: Any) -> list[Action]:
         other = decode_state(encode_state(self.core, self.externals), self.externals)

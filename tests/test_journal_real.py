@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pathlib
 import resource
 import signal
@@ -203,6 +204,77 @@ def test_folders_that_a_server_does_not_continue(stack: contextlib.ExitStack, tm
     system.kill()
     another_key = ("-p", str(system.port), "--folder", str(tmp_path / "keys"))
     assert "its journal is of the server with the public key" in refusal(*another_key, *journal)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_lost"), [("data_parallel", False), ("plain", True), pytest.param("pipelined", False, marks=long)]
+)
+def test_a_worker_dies_after_the_server_was_started_again(
+    stack: contextlib.ExitStack, tmp_path: pathlib.Path, kind: str, is_lost: bool
+) -> None:
+    """Training goes on from the snapshot, on workers that share no memory. It is lost if its file is."""
+    system = Restarted(stack, tmp_path / "journal", "--snapshots", str(tmp_path / "snapshots"))
+    for _ in range(2):
+        system.worker("--threads", "1", GT_SHM="0")
+    arguments = ("-m", "benchmarks.chaos_child", str(system.port), kind, str(STEPS))
+    undisturbed = system.start(*arguments, "off", "0", "1")
+    assert undisturbed.end() == 0, undisturbed.output
+    client = system.start(*arguments, "120", "3", "1")
+    wait_until(lambda: len(losses(client)) >= STEPS // 2 or client.popen.poll() is not None)
+    client.kill(signal.SIGSTOP)  # so that it has not ended when the worker dies
+    system.kill()
+    files = list((tmp_path / "snapshots").glob("snapshots-*/*"))
+    assert files
+    if is_lost:
+        for file in files:
+            file.unlink()
+    restarted = system.restart()
+    if is_lost:
+        restarted.expect("the snapshots of 1 sessions are not there any more")
+    for worker in range(2):
+        restarted.expect(f"worker {worker} has a new connection")
+    os.kill(json.loads(client.lines[0])["workers"][0], signal.SIGKILL)
+    client.kill(signal.SIGCONT)
+    system.worker("--threads", "1", GT_SHM="0")
+    assert client.end() == 0, client.output
+    if is_lost:
+        assert "its snapshot was lost when the server was started again" in client.output
+    else:
+        assert losses(client) == losses(undisturbed), client.output
+        assert "the program runs again" in client.output or "the program waits" in client.output
+    wait_until(lambda: not list((tmp_path / "snapshots").glob("snapshots-*/*")), what="an empty folder")
+
+
+def test_a_full_disk_during_a_snapshot(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
+    """With the folder that follows from that of the journal. The snapshot before it counts."""
+    system = Restarted(stack, tmp_path / "journal")
+    worker = system.worker("--backend", "numpy")
+    client = system.client(
+        """
+        gt.recovery("replay", wait=60)
+        x = gt.zeros(100_000)
+        for _ in range(3):
+            x += 1
+            try:
+                say(gt.snapshot().wait())
+            except gt.errors.ClusterError as error:
+                say("none:", error)
+            go()
+        x += 1
+        say("sum", x.sum().item())
+        """
+    )
+    client.expect("True")
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    for _ in range(2):
+        client.tell()
+    wait_until(lambda: sum(line.startswith("none:") for line in client.lines) == 2)
+    worker.kill(signal.SIGKILL)
+    system.worker("--backend", "numpy")
+    client.tell()
+    client.expect("sum 400000.0")
+    assert client.output.count("File too large; the one before it counts") == 1
+    assert len(list((tmp_path / "journal" / "snapshots").glob("snapshots-*/*"))) == 1
 
 
 def test_a_worker_that_does_not_come_back(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:

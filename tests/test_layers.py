@@ -26,6 +26,7 @@ PURE = {
         "journal/journal.py",
         "journal/journal_file.py",
         "journal/restart.py",
+        "recovery/snapshot_folder.py",
     ),
     "gt/worker": (
         "__main__.py",

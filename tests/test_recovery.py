@@ -109,7 +109,7 @@ def play(seed: int, often: float, names: tuple[str, ...] = (), snapshots: float 
     session.close()
     cluster.settle()
     settled(cluster)
-    assert not len(cluster.memory)
+    assert not len(cluster.storage)
     return program.values, killer.kills
 
 
@@ -439,9 +439,9 @@ def test_a_program_runs_again_from_its_snapshot(cluster: Cluster) -> None:
         with pytest.raises(gt.RemoteError, match="index 7 is out of bounds"):
             failed.tolist()
         assert (x + 1).tolist() == [22, 22, 22]
-        assert len(cluster.memory) == 1
+        assert len(cluster.storage) == 1
     cluster.settle()
-    assert not len(cluster.memory)
+    assert not len(cluster.storage)
 
 
 def test_a_loss_while_a_snapshot_is_written(tmp_path: Any) -> None:
@@ -504,7 +504,7 @@ def test_snapshots_that_cannot_be_taken(cluster: Cluster, monkeypatch: pytest.Mo
         with pytest.raises(ClusterError, match="the snapshot before it is not complete"):
             gt.snapshot().wait()
         assert first.wait()
-        monkeypatch.setattr(cluster.memory, "hold", lambda memory: open_nothing())
+        monkeypatch.setattr(cluster.storage, "hold", lambda part: open_nothing())
         with pytest.raises(ClusterError, match="cannot open the memory of worker 0: no such file"):
             gt.snapshot().wait()
         monkeypatch.undo()
@@ -516,7 +516,7 @@ def test_snapshots_that_cannot_be_taken(cluster: Cluster, monkeypatch: pytest.Mo
         monkeypatch.setattr("gt.worker.recovery.snapshots.SharedRing", lambda size: open_nothing())
         with pytest.raises(ClusterError, match="a worker could not write it: no such file"):
             gt.snapshot().wait()
-        monkeypatch.setattr("gt.worker.recovery.snapshots.SharedRings.read", lambda *range: open_nothing())
+        monkeypatch.setattr("gt.worker.recovery.snapshot_parts.SharedRings.read", lambda *range: open_nothing())
         monkeypatch.setattr(recoveries, "HOLD_S", 3.0)
         kill_home(cluster)
         with pytest.raises(WorkerLost, match="could not be restored: no such file"):
@@ -551,7 +551,7 @@ def test_partial_tensors_are_restored(op: str) -> None:
 
 def test_a_server_that_keeps_no_memory(cluster: Cluster) -> None:
     cluster.dispatcher.snapshots = cluster.dispatcher.scheduler._snapshots = snapshots.SnapshotKeeper(
-        cluster.dispatcher.clients, cluster.dispatcher.workers, cluster.dispatcher.delivery, None
+        cluster.dispatcher.clients, cluster.dispatcher.workers, cluster.dispatcher.delivery, None, print
     )
     with cluster.client() as session:
         gt.recovery("replay")
@@ -611,8 +611,8 @@ def test_the_user_is_told_what_the_program_waits_for(capsys: pytest.CaptureFixtu
 
 
 def test_a_snapshot_on_a_server_that_keeps_no_memory(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a journal. The program runs again from its beginning."""
-    monkeypatch.setattr(cluster.dispatcher.snapshots, "_memory", None)
+    """As on a host without shared memory. The program runs again from its beginning."""
+    monkeypatch.setattr(cluster.dispatcher.snapshots, "_storage", None)
     with cluster.client():
         gt.recovery("replay")
         x = gt.arange(3.0) * 2

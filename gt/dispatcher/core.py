@@ -45,7 +45,7 @@ from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
 from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.recovery.kept_snapshots import QUEUED, KeptSnapshots
 from gt.dispatcher.recovery.recoveries import Recoveries
-from gt.dispatcher.recovery.snapshots import MemoryHolder, SnapshotKeeper
+from gt.dispatcher.recovery.snapshots import SnapshotKeeper, SnapshotStorage
 from gt.dispatcher.relay import Relay
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.scheduling import Scheduler
@@ -103,7 +103,7 @@ class Dispatcher:
         clocks: Clocks | None = None,
         settings: Iterable[str] = (),
         cuda_ipc: bool = False,
-        memory: MemoryHolder | None = None,
+        storage: SnapshotStorage | None = None,
         prefetch: bool = True,
     ) -> None:
         #: whether workers that share a GPU may share its memory; whether gathers of fragments start ahead of their use
@@ -122,7 +122,7 @@ class Dispatcher:
         tables, clocks = (self.clients, self.workers, self.delivery), clocks or Clocks()
         self.listeners = Listeners(*tables, clocks)
         self.inspections = Inspections(*tables, clocks.wall)
-        self.snapshots = SnapshotKeeper(*tables, memory)
+        self.snapshots = SnapshotKeeper(*tables, storage, self.inspections.log)
         self.kept = KeptSnapshots(*tables, self.snapshots)
         self.requests = Requests(*tables, self.listeners, self.kept, self.no_workers)
         self.relay = Relay(*tables, self.inspections.log)

@@ -17,7 +17,9 @@ from gt.dispatcher.debug_log import DebugLog
 from gt.dispatcher.instruction_log import InstructionLog
 from gt.dispatcher.listeners import Clocks
 from gt.dispatcher.lost_workers import NO_WORKERS_LEFT
+from gt.dispatcher.recovery.snapshot_folder import SnapshotFolder
 from gt.dispatcher.recovery.snapshot_memory import SnapshotMemory
+from gt.dispatcher.recovery.snapshots import SnapshotStorage
 from gt.dispatcher.state import Client, Peer
 from gt.dispatcher.tenants.access import REVOKED, Access
 from gt.dispatcher.tenants.audit_log import AuditLog
@@ -46,7 +48,8 @@ FLUSH_S = 0.2
 
 class Server:
     """``keys`` and ``identities``: for a TCP address. ``audit``: the file of the audit log. ``journal``: its folder; if
-    there is one, the server goes on where the one that wrote it has ended. ``networks``: see `Access`."""
+    there is one, the server goes on where the one that wrote it has ended. ``networks``: see `Access`. ``snapshots``:
+    their folder."""
 
     #: whether the loss of a worker ends the server
     ends_with_workers = False
@@ -64,8 +67,9 @@ class Server:
         audit: str = "",
         journal: Journal | None = None,
         networks: tuple[Network, ...] = (),
+        snapshots: SnapshotFolder | None = None,
     ) -> None:
-        self.identities, self._journal = identities, journal
+        self.identities, self._journal, self._snapshots = identities, journal, snapshots
         report = self._note, self._handshake_failed
         try:
             self.listener = listen(address, keys, identities, lease_s, *report, journal)
@@ -84,6 +88,8 @@ class Server:
         self.logs: list[InstructionLog | DebugLog | AuditLog] = []
         #: whether the server goes on from a journal; from here on it reports and logs
         self.restarted = journal is not None and self._begin_journal(journal, access, clocks)
+        if journal is None:
+            self._begin_snapshots()
         self._open_logs(audit)
         self.next_tick = time.monotonic() + TICK_S
         self.next_flush = 0.0
@@ -97,9 +103,11 @@ class Server:
         cuda_ipc = os.environ.get("GT_CUDA_IPC", "0") not in ("", "0")
         prefetch = os.environ.get("GT_PREFETCH", "1") != "0"
         # the memory that a server holds ends with it, so a journal could not bring snapshots back
-        memory = _snapshot_memory() if self._journal is None else None
+        storage: SnapshotStorage | None = self._snapshots
+        if storage is None and self._journal is None:
+            storage = _snapshot_memory()
         settings = settings_on(SERVER_SETTINGS)
-        return Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc, memory, prefetch)
+        return Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc, storage, prefetch)
 
     def use_core(self, core: Dispatcher) -> None:
         self.core = core
@@ -122,13 +130,22 @@ class Server:
         from gt.dispatcher.journal.restart import Restart
 
         externals = {"access": access, "clock": clocks.clock, "wall": clocks.wall}
+        if self._snapshots is not None:
+            externals["snapshots"] = self._snapshots
         self._restart = Restart(journal, self.listener, externals)
         restarted = self._restart.restore(self)
+        self._begin_snapshots()
         try:
             self._restart.write_state(self.core)
         except OSError as error:
             raise ConfigError(f"the journal cannot be written: {error.strerror}") from None
         return restarted
+
+    def _begin_snapshots(self) -> None:
+        """Keep the files of the snapshots that there are, and remove all others."""
+        snapshots = self.core.snapshots
+        if self._snapshots is not None and (lost := snapshots.lose_files(self._snapshots.begin(snapshots.files()))):
+            warn(f"the snapshots of {lost} sessions are not there any more; with their next lost worker they end")
 
     def _identity(self, peer: Peer) -> PeerIdentity | None:
         return self.listener.identity(peer) if self._restart is None else self._restart.identity(peer)
@@ -311,6 +328,8 @@ class Server:
 
     def close(self) -> None:
         self.listener.close()
+        if self._snapshots is not None:
+            self._snapshots.close(keep=self._journal is not None)
         if self._journal is not None:
             self._journal.close()
 

@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
         "--quota",
         default="",
         metavar="NAME=VALUE,…",
-        help="memory=4GiB (on each worker), weight=2 (share of time), sessions=3, transfers=8, definitions=5000",
+        help="memory=4GiB (on each worker), weight=2 (share of time), sessions=3, transfers=8, definitions=5000, "
+        "snapshots=16GiB",
     )
     parser.add_argument(
         "--folder", type=Path, default=server_folder(), help="the server's folder (default ~/.config/gt/server)"

@@ -18,6 +18,8 @@ MAY_CONNECT_AS = {
 }
 #: The roles that `gt token new` gives.
 TOKEN_ROLES = ("client", "worker", "operator")
+#: The quotas in bytes.
+SIZES = ("memory", "snapshots")
 UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
@@ -34,6 +36,8 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     transfers: int = 0
     #: signatures that one session may have defined at a time
     definitions: int = 0
+    #: bytes of snapshots for recovery, of all sessions of the user together
+    snapshots: int = 0
 
     def __str__(self) -> str:
         return ",".join(f"{name}={_shown(name, getattr(self, name))}" for name in msgspec.to_builtins(self))
@@ -50,7 +54,7 @@ OWNER = PeerIdentity("", "owner")
 
 
 def _shown(name: str, value: float) -> str:
-    if name == "memory":
+    if name in SIZES:
         unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if value and value % UNITS[u.lower()] == 0), "")
         return f"{int(value) // UNITS[unit.lower()]}{unit}"
     return f"{value:g}"
@@ -65,8 +69,10 @@ def parse_quota(text: str) -> Quota:
         name, unit = name.strip(), match[2].lower() if match else ""
         if name not in Quota.__struct_fields__:
             raise ConfigError(f"--quota {part}: the quotas are {', '.join(Quota.__struct_fields__)}")
-        if match is None or unit not in UNITS or (unit and name != "memory") or float(match[1]) <= 0:
-            raise ConfigError(f"--quota {part}: not a positive number (memory may have a unit: 512MiB, 4GiB)")
+        if match is None or unit not in UNITS or (unit and name not in SIZES) or float(match[1]) <= 0:
+            raise ConfigError(
+                f"--quota {part}: not a positive number (memory and snapshots may have a unit: 512MiB, 4GiB)"
+            )
         values[name] = float(match[1]) * UNITS[unit]
         if name != "weight":
             if values[name] != int(values[name]):

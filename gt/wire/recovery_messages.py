@@ -69,20 +69,43 @@ class SavedBlock(msgspec.Struct, frozen=True, array_like=True):
     strides: list[int]
 
 
+class SaveTo(Message, frozen=True, array_like=True, tag=True):
+    """Where a worker writes its part of a snapshot; the SNAPSHOT of the client's stream comes after it."""
+
+    client: int
+    number: int
+    #: the file; empty: shared memory
+    file: str
+    #: the most bytes that the part may have; -1: no limit
+    limit: int
+
+
 class Saved(Message, frozen=True, array_like=True, tag=True):
     """A worker has written its part of a snapshot."""
 
     client: int
     number: int
+    #: None if it is in a file
     memory: SharedRange | None
+    nbytes: int
     blocks: list[SavedBlock]
     failures: list[SavedFailure]
     #: why it could not be written; empty: it was
     problem: str
 
 
+class SavedPart(msgspec.Struct, frozen=True, array_like=True):
+    """Where the part of one worker is."""
+
+    #: None if it is in a file
+    memory: SharedRange | None
+    #: empty if it is in memory
+    file: str
+    nbytes: int = 0
+
+
 class Release(Message, frozen=True, array_like=True, tag=True):
-    """The worker's memory of a snapshot is not needed any more: the server has opened it, or the snapshot failed."""
+    """The worker need not keep its part of a snapshot: the server has opened its memory, or the snapshot failed."""
 
     client: int
     number: int
@@ -91,8 +114,8 @@ class Release(Message, frozen=True, array_like=True, tag=True):
 class SavedPiece(msgspec.Struct, frozen=True, array_like=True):
     """A region of a saved block that becomes a region of another block."""
 
-    #: the index of the memory that holds the block, the block there, and its sizes
-    memory: int
+    #: the index of the part that holds the block, the block there, and its sizes
+    part: int
     block: SavedBlock
     sizes: list[int]
     #: where the region begins in the saved block, where in the new one, and its lengths
@@ -116,7 +139,7 @@ class Restore(Message, frozen=True, array_like=True, tag=True):
     """Put tensors of a snapshot into the client's space, which is empty."""
 
     client: int
-    memories: list[SharedRange]
+    parts: list[SavedPart]
     tensors: list[RestoredTensor]
     failures: list[SavedFailure]
 
@@ -194,4 +217,4 @@ class FreeKept(Message, frozen=True, array_like=True, tag=True):
 
 RecoveryToDispatcher = Recover | Restarted | Dropped | TakeSnapshot | Saved | Keep | FindKept | Fork | DropKept | Kept
 RecoveryToClient = Restarted | SnapshotTaken | KeptFound
-RecoveryToWorker = Release | Restore | CopyKept | FreeKept
+RecoveryToWorker = SaveTo | Release | Restore | CopyKept | FreeKept

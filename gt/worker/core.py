@@ -36,7 +36,7 @@ from gt.wire.messages import (
     Query,
     Report,
 )
-from gt.wire.recovery_messages import CopyKept, Dropped, FreeKept, Release, Restore
+from gt.wire.recovery_messages import CopyKept, Dropped, FreeKept, Release, Restore, SaveTo
 from gt.wire.structures import Definition
 from gt.wire.words import (
     DISCARD,
@@ -377,6 +377,7 @@ HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {
     Execute: Worker._execute,
     Define: Worker._define,
     Leave: Worker._lose_group,
+    SaveTo: lambda worker, m, data: worker.snapshots.expect(m),
     Release: Worker._release,
     Restore: Worker._restore,
     CopyKept: lambda worker, m, data: worker.kept.copy(worker.spaces[m.client], m),

@@ -3,6 +3,9 @@
     python -m tests.support.fault_plays 100000            # plays until so many faults happened
     python -m tests.support.fault_plays --seed 17         # one play; a failure is shrunk to a short schedule
 
+Two of four plays have snapshots in a folder, as a server with a journal has. There the server is killed too, and goes
+on from its state; and the disk of the snapshots is full at times.
+
 A play is a schedule of steps. Each step has a seed of its own, so a schedule can be run without some of its steps.
 Every value that a program reads is compared with that of an engine called directly, or of numpy. A wait that never ends
 fails.
@@ -13,6 +16,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import errno
+import pathlib
 import random
 import sys
 import tempfile
@@ -34,6 +39,8 @@ from gt.errors import ClusterError, ConfigError, ConnectionLost, NoWorkers, Work
 from gt.testing import Cluster
 from gt.wire.codec import encode
 from gt.wire.messages import Bye
+from gt.worker.recovery import snapshots as worker_snapshots
+from gt.worker.recovery.snapshot_parts import write_file
 from tests.support import programs
 from tests.support.invariants import always, settled
 from tests.support.leased_cluster import LEASE_S, LeasedCluster
@@ -58,8 +65,11 @@ AMBIGUOUS = frozenset({"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim"
 WEIGHTS = {
     "act": 30, "large": 2, "loop": 8, "read": 6, "snapshot": 3, "keep": 3, "fork": 3, "interrupt": 3, "pass_time": 2,
     "kill": 8, "leave": 3, "stop": 3, "join": 4, "reset": 6, "silence": 5, "end_client": 2, "expire": 0.5,
+    "server_kill": 4, "full_disk": 3,
 }  # fmt: skip
-FAULTS = frozenset({"kill", "leave", "stop", "join", "reset", "silence", "end_client", "expire"})
+FAULTS = frozenset(
+    {"kill", "leave", "stop", "join", "reset", "silence", "end_client", "expire", "server_kill", "full_disk"}
+)
 
 
 class Step(NamedTuple):
@@ -166,10 +176,14 @@ def gt_signals() -> Iterator[str]:
 class Play:
     """A cluster, its programs, and what happens to them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, folder: str) -> None:
         self.rng = random.Random(seed)
         self.backend = "numpy" if seed % 2 else "torch"
-        self.cluster = LeasedCluster(self.rng.randint(1, 4), seed, self.backend)
+        self.has_folder = seed % 4 < 2
+        self.cluster = LeasedCluster(self.rng.randint(1, 4), seed, self.backend, folder if self.has_folder else None)
+        self.folder = pathlib.Path(folder)
+        #: how many of the next files cannot be written
+        self.unwritten_files = 0
         self.cluster.after_step = self._after_step
         self.cluster.before_death = self._before_death
         self.faults: Counter[str] = Counter()
@@ -299,6 +313,22 @@ class Play:
         if (name := self._client("end_client")) is not None:
             self.cluster.kill_client(self.cluster.clients[name])
 
+    def server_kill(self) -> None:
+        if self.has_folder:
+            self.faults["server_kill"] += 1
+            self.cluster.restart_server()
+
+    def full_disk(self) -> None:
+        if self.has_folder:
+            self.faults["full_disk"] += 1
+            self.unwritten_files = self.rng.randint(1, 4)
+
+    def write_file(self, *arguments: Any) -> None:
+        if self.unwritten_files:
+            self.unwritten_files -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_file(*arguments)
+
     # -- the end -------------------------------------------------------------------------
 
     def end(self) -> None:
@@ -325,7 +355,8 @@ class Play:
         assert not self.cluster.dispatcher.clients
         assert not self.cluster.listener._by_name
         assert not self.cluster.listener._by_key
-        assert not len(self.cluster.memory)
+        assert not len(self.cluster.storage)
+        assert not list(self.folder.glob("snapshots-*/*"))
         assert not len(self.cluster.dispatcher.kept)
         assert all(not len(worker.kept) and not worker.kept._waiting for worker in self.cluster.workers.values())
         assert all(not worker.spaces for worker in self.cluster.workers.values())
@@ -333,7 +364,11 @@ class Play:
 
 def play(seed: int, steps: list[Step] | None = None) -> Counter[str]:
     """Run one play. Returns its faults. Raises what fails."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.NamedTemporaryFile("w", suffix=".yaml") as file,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         warnings.simplefilter("ignore")
         shrink_limits(patch, seed)
         patch.setattr(program_log, "MAX_ATTEMPTS", 1000)  # so many deaths end no program
@@ -342,7 +377,8 @@ def play(seed: int, steps: list[Step] | None = None) -> Counter[str]:
         file.flush()
         gt.load_config(file.name)
         try:
-            one = Play(seed)
+            one = Play(seed, folder)
+            patch.setattr(worker_snapshots, "write_file", one.write_file)
             one.run(schedule(seed) if steps is None else steps)
         finally:
             gt.load_config(None)

@@ -12,11 +12,14 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from gt.client.stream.session import Session
 from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
+from gt.dispatcher.journal.state_codec import decode_state, encode_state
+from gt.dispatcher.recovery.snapshot_folder import SnapshotFolder
 from gt.errors import ConnectionLost
 from gt.testing import Cluster, Frames
 from gt.wire import leased_connection, leased_listener
@@ -159,6 +162,16 @@ class SimulatedListener:
         pass
 
 
+class NoJournal:
+    """A journal that keeps nothing: `LeasedCluster.restart_server` writes the state itself."""
+
+    def opened(self, peer: bytes, key: bytes, worker: bool) -> None:
+        pass
+
+    def acknowledged(self, peer: bytes, received: int) -> None:
+        pass
+
+
 class LeasedLink:
     """A session's link: see `gt.client.stream.link.ThreadedLink`. While it waits, it delivers messages."""
 
@@ -208,20 +221,49 @@ class LeasedLink:
 class LeasedCluster(Cluster):
     """Use it inside `simulated`."""
 
-    def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch") -> None:
+    def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch", snapshots: str | None = None) -> None:
         self.sockets: dict[bytes, Socket] = {}
         #: client -> when its network is back
         self.away: dict[bytes, float] = {}
         self.links: dict[bytes, LeasedLink] = {}
-        self._inner = SimulatedListener(self)
-        self.listener = LeasedListener(self._inner, None, LEASE_S, lambda peer, event: None)  # type: ignore[arg-type]
+        self._folder = snapshots
+        self._listen()
         #: the client that new sockets belong to
         self._owner = b""
         #: worker -> when it was stopped, and when it will continue
         self._stopped: dict[bytes, tuple[float, float]] = {}
         #: called with the number of a worker just before it dies
         self.before_death: Callable[[int], object] = bool
-        super().__init__(workers, seed, backend)
+        super().__init__(workers, seed, backend, snapshots)
+
+    def _listen(self) -> None:
+        self._inner: Any = SimulatedListener(self)
+        journal = NoJournal() if self._folder else None
+        self.listener = LeasedListener(self._inner, None, LEASE_S, lambda peer, event: None, journal)  # type: ignore[arg-type]
+
+    def restart_server(self) -> None:
+        """The server is killed, and goes on from its state, as with a journal. The connections of clients are lost."""
+        assert self._folder, "memory ends with the server"
+        core = self.dispatcher
+        externals = {"clock": core.listeners.clock, "wall": core.inspections._wall, "access": core._access}
+        state = encode_state([core, self.listener.sessions()], {**externals, "snapshots": self.storage})
+        for name, socket in self.sockets.items():
+            if socket.opens_at <= self.now:  # the others will reach the new server
+                socket.closed = socket.closed or socket.noticed_at is None
+                self.wires.pop((name, b""), None)
+                self.wires.pop((b"", name), None)
+        self.storage.close(keep=True)
+        self.storage = SnapshotFolder(Path(self._folder), threaded=False)
+        self._listen()
+        self.dispatcher, sessions = decode_state(state, {**externals, "snapshots": self.storage})
+        snapshots = self.dispatcher.snapshots
+        assert snapshots.lose_files(self.storage.begin(snapshots.files())) == 0, "a snapshot is not there any more"
+        for peer, key, worker, numbering in sessions:
+            self.listener.restore(peer, key, worker, Tcp.key, numbering)
+        self.listener.wait_for_restored(self.now)
+        known = {peer for peer, *_ in sessions}
+        for peer in [peer for peer in self.dispatcher.by_peer if peer in self.sockets and peer not in known]:
+            self._act_unasked(self.dispatcher.gone(peer))
 
     @contextlib.contextmanager
     def simulated(self) -> Iterator[None]:
@@ -358,6 +400,8 @@ class LeasedCluster(Cluster):
 
     def tick(self, seconds: float = 1.0) -> None:
         super().tick(seconds)
+        if isinstance(self.storage, SnapshotFolder):
+            self.storage.clean()
         self._continue_some()
         clients = [peer for peer in self.dispatcher.by_peer if peer in self.sockets]
         self._act([SendMessage(peer, Heartbeat()) for peer in clients if self.listener.needs_heartbeat(peer)])

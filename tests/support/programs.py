@@ -17,7 +17,7 @@ import torch
 from gt.client.stream.session import Session
 from gt.client.tensor.emit import binary, call, call_into, call_many, create, current, upload, view_of
 from gt.client.tensor.tensor import Tensor
-from gt.errors import GtError, RemoteError, WorkerLost
+from gt.errors import GtError, NoWorkers, RemoteError, WorkerLost
 from gt.functions import views
 from gt.ops import OPS, Attrs, Op, Signature, sign
 from gt.ops.split import Apart
@@ -129,6 +129,9 @@ class Program:
         before = target.memory.failed
         try:
             call_into(op, target.tensor, tuple(self._word(x) for x in operands[1:]), attrs)
+        except NoWorkers:  # it may be in the stream already, and happen when a worker joins
+            self.slots = [slot for slot in self.slots if slot.memory is not target.memory]
+            raise
         except GtError:  # a view that shows elements twice cannot be written
             if not target.is_view:
                 raise

@@ -20,10 +20,11 @@ class Proxy:
     bury()     like `freeze`, but for ever: only connections made after `thaw` work
     reset()    both sides of all connections get a reset
     cut_next   so many of the next connections get a reset after ``cut_after`` bytes from the server
+    patience   seconds for which a new connection waits for a server that does not listen
     """
 
-    def __init__(self, stack: contextlib.ExitStack, target: int) -> None:
-        self._target, self.port = target, free_port()
+    def __init__(self, stack: contextlib.ExitStack, target: int, patience: float = 0.0) -> None:
+        self._target, self.port, self._patience = target, free_port(), patience
         self.cut_next = self.cut_after = 0
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -69,7 +70,7 @@ class Proxy:
             if cut and self.cut_after == 0:
                 await self._reset([writer])
                 return
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            far_reader, far_writer = await self._connect()
         except (OSError, asyncio.CancelledError):
             writer.close()
             return
@@ -78,6 +79,16 @@ class Proxy:
             answers = self._cut(far_reader, writer, far_writer) if cut else self._pump(far_reader, writer, gate)
             await asyncio.gather(self._pump(reader, far_writer, gate), answers)
         self._writers -= {writer, far_writer}
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        deadline = self._loop.time() + self._patience
+        while True:
+            try:
+                return await asyncio.open_connection("127.0.0.1", self._target)
+            except ConnectionRefusedError:
+                if self._loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(0.05)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
         with contextlib.suppress(OSError):

@@ -66,6 +66,8 @@ class ProgramLog:
         #: (see `gt.dispatcher.recovery.snapshots`)
         self.snapshot: Any = None
         self.taking: Any = None
+        #: whether the last one could not be taken, which the client was told
+        self.snapshot_failed = False
         #: seconds between snapshots, 0: none; and when the last one was begun
         self.every_s = every_s
         self.snapshot_at: float | None = None
@@ -163,6 +165,7 @@ class ProgramLog:
         for number in snapshot.known_fragments - snapshot.fragments.keys():
             del self.fragments[number]
         self.snapshot, self.taking, self._snapshot_when_full = snapshot, None, 0.5
+        self.snapshot_failed = False
 
     # -- reading -------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ import os
 
 from msgspec.structs import replace
 
+from gt.wire.recovery_messages import SavedPart
 from gt.wire.shared import open_memory
-from gt.wire.structures import SharedRange
 
 
 class SnapshotMemory:
@@ -19,13 +19,22 @@ class SnapshotMemory:
         #: name -> descriptor
         self._descriptors: dict[str, int] = {}
 
-    def hold(self, memory: SharedRange) -> SharedRange:
-        """Open it; returns where other processes find it. Raises OSError or ValueError."""
-        fd = self._descriptors[memory.name] = open_memory(memory)
-        return replace(memory, pid=os.getpid(), fd=fd)
+    def is_reached_from(self, host: str) -> bool:
+        return host == self.host
 
-    def release(self, memory: SharedRange) -> None:
-        os.close(self._descriptors.pop(memory.name))
+    def new_file(self, client: int, number: int, worker: int) -> str:
+        return ""
+
+    def hold(self, part: SavedPart) -> SavedPart:
+        """Open the memory; returns where other processes find it. Raises OSError or ValueError."""
+        if part.memory is None:
+            raise ValueError("the worker has written no memory")
+        fd = self._descriptors[part.memory.name] = open_memory(part.memory)
+        return replace(part, memory=replace(part.memory, pid=os.getpid(), fd=fd))
+
+    def release(self, part: SavedPart) -> None:
+        if part.memory is not None:
+            os.close(self._descriptors.pop(part.memory.name))
 
     def __len__(self) -> int:
         return len(self._descriptors)

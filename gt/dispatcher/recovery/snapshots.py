@@ -7,12 +7,17 @@ if the client asked for it.
 
 When the program runs again, it begins with the last snapshot: each tensor gets the layout it had, with other workers in
 the places of lost ones.
+
+The snapshots of a user count against the user's quota. A worker writes no part that is larger than what is left of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
+
+from msgspec.structs import replace
 
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.move_emission import MoveEmitter
@@ -23,7 +28,7 @@ from gt.dispatcher.segments import ForwardOutput, Segment
 from gt.dispatcher.state import Client, WorkerState
 from gt.ops.placement import Partial
 from gt.types import Shape
-from gt.wire.messages import Configure
+from gt.wire.messages import Configure, Notice
 from gt.wire.recovery_messages import (
     Release,
     Restore,
@@ -31,25 +36,31 @@ from gt.wire.recovery_messages import (
     Saved,
     SavedBlock,
     SavedFailure,
+    SavedPart,
     SavedPiece,
+    SaveTo,
     SnapshotTaken,
     TakeSnapshot,
 )
-from gt.wire.structures import SharedRange
 from gt.wire.words import SNAPSHOT
 
 NOT_KEPT = 'gt.recovery("replay") is not on, so the server takes no snapshots'
 
 
-class MemoryHolder(Protocol):
-    """Keeps the shared memory of workers open (`gt.dispatcher.recovery.snapshot_memory`)."""
+class SnapshotStorage(Protocol):
+    """Where parts are kept: `gt.dispatcher.recovery.snapshot_memory` or `snapshot_folder`."""
 
-    #: the identity of its process; workers with the same one can open what it holds
-    host: str
+    def is_reached_from(self, host: str) -> bool:
+        """Whether workers on this host (`gt.wire.shared.host_identity`) can read what is kept."""
 
-    def hold(self, memory: SharedRange) -> SharedRange: ...
+    def new_file(self, client: int, number: int, worker: int) -> str:
+        """The file for a worker's part of a snapshot; empty: the part is in memory."""
 
-    def release(self, memory: SharedRange) -> None: ...
+    def hold(self, part: SavedPart) -> SavedPart:
+        """Keep a part that was written; returns where other processes find it. Raises OSError or ValueError."""
+
+    def release(self, part: SavedPart) -> None:
+        """The part is not needed any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,8 +84,8 @@ class ProgramSnapshot:
     configuration: Configure | None = None
     #: the workers that have not reported; None: its turn in the queue has not come
     missing: set[int] | None = None
-    #: worker -> the memory with its blocks, and where they are in it
-    memories: dict[int, SharedRange] = field(default_factory=dict)
+    #: worker -> where its part is, or will be; and where its blocks are in it
+    parts: dict[int, SavedPart] = field(default_factory=dict)
     blocks: dict[int, dict[int, SavedBlock]] = field(default_factory=dict)
     failures: dict[int, SavedFailure] = field(default_factory=dict)
     weight: ClassVar[int] = 0
@@ -94,9 +105,11 @@ class SnapshotKeeper:
         clients: dict[int, Client],
         workers: dict[int, WorkerState],
         delivery: Delivery,
-        memory: MemoryHolder | None,
+        storage: SnapshotStorage | None,
+        log: Callable[[str], object],
     ) -> None:
-        self._clients, self._workers, self._delivery, self._memory = clients, workers, delivery, memory
+        self._clients, self._workers, self._delivery, self._storage = clients, workers, delivery, storage
+        self._log = log
         self._count = 0
 
     # -- taking --------------------------------------------------------------------------
@@ -124,41 +137,65 @@ class SnapshotKeeper:
         log = client.log
         if log is None or log.taking is not snapshot:
             return
-        if self._memory is None:
-            self.give_up(client, "this server cannot keep the memory of workers")
+        if self._storage is None:
+            self.give_up(client, "this server cannot keep the memory of workers, and has no --snapshots folder")
         elif strange := [worker for worker in self._workers if worker not in self._workers_here()]:
-            self.give_up(client, f"worker {strange[0]} is on another host than the server, or of another user")
+            where = f"worker {strange[0]} is on another host than the server, or of another user"
+            self.give_up(client, f"{where}, and the server has no --snapshots folder")
         else:
             snapshot.tensors, snapshot.uncached = dict(client.tensors), set(client.uncached)
             snapshot.codes, snapshot.fragments = dict(client.codes), dict(client.fragments)
             snapshot.transfers, snapshot.configuration = set(client.transfers), log.configuration
             snapshot.known_codes, snapshot.known_fragments = set(log.codes), set(log.fragments)
             snapshot.missing = set(client.announced)
+            quota = client.identity.quota.snapshots
+            limit = max(0, quota - self._used(client.identity.user)) if quota else -1
             for worker in client.announced:
+                file = self._storage.new_file(client.id, snapshot.number, worker)
+                snapshot.parts[worker] = SavedPart(None, file)
+                self._delivery.send(self._workers[worker], SaveTo(client.id, snapshot.number, file, limit))
                 self._delivery.execute(client, Segment((worker,), [SNAPSHOT, snapshot.number]), 0, [])
             self._complete(client, snapshot)
+
+    def _used(self, user: str) -> int:
+        """The bytes of all snapshots of a user."""
+        logs = [client.log for client in self._clients.values() if client.identity.user == user]
+        snapshots = [one for log in logs if log is not None for one in (log.snapshot, log.taking) if one is not None]
+        return sum(part.nbytes for snapshot in snapshots for part in snapshot.parts.values())
 
     def saved(self, worker: WorkerState, m: Saved, rest: object) -> None:
         """A worker has written its part."""
         self._delivery.send(worker, Release(m.client, m.number))
         client = None if m.client in worker.dropping else self._clients.get(m.client)
         snapshot = None if client is None or client.log is None else client.log.taking
-        if client is None or snapshot is None or snapshot.number != m.number or snapshot.missing is None:
+        if (
+            client is None
+            or snapshot is None
+            or snapshot.number != m.number
+            or worker.id not in (snapshot.missing or ())
+        ):
             return
-        assert self._memory is not None
-        problem = m.problem
-        if m.memory is not None and worker.id in snapshot.missing:
-            try:
-                snapshot.memories[worker.id] = self._memory.hold(m.memory)
-            except (OSError, ValueError) as error:
-                problem = f"the server cannot open the memory of worker {worker.id}: {error}"
-        if problem:
+        if problem := m.problem or self._keep(client, snapshot, worker, m):
             self.give_up(client, problem)
             return
+        assert snapshot.missing is not None
         snapshot.blocks[worker.id] = {block.id: block for block in m.blocks}
         snapshot.failures.update((failure.id, failure) for failure in m.failures)
         snapshot.missing.discard(worker.id)
         self._complete(client, snapshot)
+
+    def _keep(self, client: Client, snapshot: ProgramSnapshot, worker: WorkerState, m: Saved) -> str:
+        """Keep a worker's part; returns why that is not possible."""
+        assert self._storage is not None
+        part = replace(snapshot.parts[worker.id], memory=m.memory, nbytes=max(0, m.nbytes))
+        try:
+            snapshot.parts[worker.id] = self._storage.hold(part)
+        except (OSError, ValueError) as error:
+            return f"the server cannot open the memory of worker {worker.id}: {error}"
+        quota = client.identity.quota.snapshots
+        if quota and self._used(client.identity.user) > quota:
+            return f"the parts of all workers together exceed the quota of snapshots, {quota} bytes"
+        return ""
 
     def _complete(self, client: Client, snapshot: ProgramSnapshot) -> None:
         log = client.log
@@ -175,6 +212,11 @@ class SnapshotKeeper:
             snapshot, log.taking = log.taking, None
             self._release(snapshot)
             self._answer(client, snapshot, problem)
+            if not log.snapshot_failed:  # most programs do not wait for a snapshot, and would not hear of it
+                log.snapshot_failed = True
+                rest = "the one before it counts" if log.snapshot else "a lost worker means to begin the program again"
+                self._delivery.send(client, Notice(f"no snapshot: {problem}; {rest}"))
+                self._log(f"client {client.id}: no snapshot: {problem}")
 
     def begin_again(self, client: Client) -> None:
         """The client's program runs again: take the snapshot at the end of it that the client has asked for."""
@@ -195,10 +237,29 @@ class SnapshotKeeper:
             self._delivery.send(client, SnapshotTaken(request, problem))
 
     def _release(self, snapshot: ProgramSnapshot | None) -> None:
-        if snapshot is not None and self._memory is not None:
-            for memory in snapshot.memories.values():
-                self._memory.release(memory)
-            snapshot.memories.clear()
+        if snapshot is not None and self._storage is not None:
+            for part in snapshot.parts.values():
+                self._storage.release(part)
+            snapshot.parts.clear()
+
+    # -- a server that is started again --------------------------------------------------
+
+    def files(self) -> set[str]:
+        """The files of all snapshots, also of those that are being taken."""
+        logs = [client.log for client in self._clients.values() if client.log is not None]
+        snapshots = [one for log in logs for one in (log.snapshot, log.taking) if one is not None]
+        return {part.file for snapshot in snapshots for part in snapshot.parts.values() if part.file}
+
+    def lose_files(self, missing: set[str]) -> int:
+        """Programs whose snapshot is not there any more cannot run again. Returns how many there are."""
+        lost = [
+            log
+            for log in (client.log for client in self._clients.values())
+            if log is not None and log.snapshot and any(p.file in missing for p in log.snapshot.parts.values())
+        ]
+        for log in lost:
+            log.refuse("its snapshot was lost when the server was started again")
+        return len(lost)
 
     # -- putting back --------------------------------------------------------------------
 
@@ -209,7 +270,7 @@ class SnapshotKeeper:
             client.substitutes.update((w, client.home) for w in self._lost_homes(snapshot))
         output = ForwardOutput()
         parts: dict[int, Restore] = {}
-        memories = list(snapshot.memories)
+        workers, saved = list(snapshot.parts), list(snapshot.parts.values())
         for id, state in snapshot.tensors.items():
             if isinstance(state, Lost):
                 client.tensors[id] = state
@@ -219,11 +280,11 @@ class SnapshotKeeper:
                 home = home.combined()  # the terms of a partial sum cannot be kept apart on fewer workers
             client.tensors[id] = tensor_state(state.type, home)
             for worker in home.workers:
-                part = parts.setdefault(worker, Restore(client.id, list(snapshot.memories.values()), [], []))
+                part = parts.setdefault(worker, Restore(client.id, saved, [], []))
                 if id in snapshot.failures:
                     part.failures.append(snapshot.failures[id])
                 else:
-                    terms = _terms(snapshot, memories, id, state, home, worker)
+                    terms = _terms(snapshot, workers, id, state, home, worker)
                     sizes = list(home.local(state.type, worker).shape)
                     op = next((p.op for p in state.home.placements if isinstance(p, Partial)), "")
                     part.tensors.append(RestoredTensor(id, state.type.dtype.name, sizes, terms, op))
@@ -241,9 +302,9 @@ class SnapshotKeeper:
         self._delivery.deliver(client, output, 0)
 
     def _workers_here(self) -> list[int]:
-        """The workers that can open what the server holds."""
-        host = None if self._memory is None else self._memory.host
-        return [worker.id for worker in self._workers.values() if worker.info.host == host]
+        """The workers that can read what is kept."""
+        storage = self._storage
+        return [w.id for w in self._workers.values() if storage is not None and storage.is_reached_from(w.info.host)]
 
     def _lost_homes(self, snapshot: ProgramSnapshot) -> set[int]:
         """Lost workers that held whole tensors: the client's new home takes their place."""
@@ -263,7 +324,7 @@ class SnapshotKeeper:
 
 
 def _terms(
-    snapshot: ProgramSnapshot, memories: list[int], id: int, state: TensorState, home: Layout, worker: int
+    snapshot: ProgramSnapshot, workers: list[int], id: int, state: TensorState, home: Layout, worker: int
 ) -> list[list[SavedPiece]]:
     """Where the terms of a worker's block are saved, each in pieces."""
     shape, before = state.type.shape, state.home
@@ -276,7 +337,7 @@ def _terms(
     return [
         [
             SavedPiece(
-                memories.index(source),
+                workers.index(source),
                 snapshot.blocks[source][id],
                 list(lengths),
                 [a - b for a, b in zip(low, at, strict=True)],

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gt.wire.recovery_messages import Restore, Saved
+from gt.wire.recovery_messages import Restore, Saved, SaveTo
 from gt.worker.space import ClientSpace, Failure
 
 
 class SnapshotStore(Protocol):
+    def expect(self, m: SaveTo) -> None:
+        """Where the client's next snapshot is to be written."""
+
     def take(self, space: ClientSpace, client: int, number: int) -> None:
         """Copy all tensors of the client, and write them."""
 
@@ -32,8 +35,11 @@ class NoSnapshots:
     def __init__(self) -> None:
         self._refused: list[Saved] = []
 
+    def expect(self, m: SaveTo) -> None:
+        pass
+
     def take(self, space: ClientSpace, client: int, number: int) -> None:
-        self._refused.append(Saved(client, number, None, [], [], "a worker takes no snapshots"))
+        self._refused.append(Saved(client, number, None, 0, [], [], "a worker takes no snapshots"))
 
     def finished(self) -> list[Saved]:
         refused, self._refused = self._refused, []

@@ -1,7 +1,7 @@
 """A worker's part in snapshots: it copies the tensors of a client, and puts them back.
 
-The copies are made on the device, in order with the client's stream. A thread writes them into shared memory while the
-stream goes on. The server opens that memory, so it outlives this process.
+The copies are made on the device, in order with the client's stream. A thread writes them while the stream goes on,
+into shared memory, which the server opens, so that it outlives this process, or into a file that the server names.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from gt.types import DTYPES, TensorType
-from gt.wire.recovery_messages import Restore, RestoredTensor, Saved, SavedBlock, SavedFailure, SavedPiece
-from gt.wire.shared import SharedRing, SharedRings
-from gt.wire.structures import SharedRange
+from gt.wire.recovery_messages import (
+    Restore,
+    RestoredTensor,
+    Saved,
+    SavedBlock,
+    SavedFailure,
+    SavedPart,
+    SavedPiece,
+    SaveTo,
+)
+from gt.wire.shared import SharedRing
 from gt.wire.words import FIRST_DISPATCHER_ID
 from gt.worker.collectives.local import combine
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken, first_line
+from gt.worker.recovery.snapshot_parts import PartReader, write_file
 from gt.worker.space import ClientSpace, Failure
 
 
@@ -47,25 +55,31 @@ class WorkerSnapshots:
     def __init__(self, engine: Engine, threaded: bool = False, wake: Callable[[], object] = bool) -> None:
         self._engine, self._wake = engine, wake
         self._threads = ThreadPoolExecutor(1, "snapshots") if threaded else None
+        #: (client, snapshot) -> where it is to be written
+        self._targets: dict[tuple[int, int], SaveTo] = {}
         #: (client, snapshot) -> its memory
         self._memories: dict[tuple[int, int], SharedRing | None] = {}
         self._finished: deque[tuple[Saved, SharedRing | None]] = deque()
 
+    def expect(self, m: SaveTo) -> None:
+        self._targets[m.client, m.number] = m
+
     def take(self, space: ClientSpace, client: int, number: int) -> None:
         """Copy all tensors of the client, and write them. Raises DeviceBroken."""
         self._memories[client, number] = None
+        target = self._targets.pop((client, number))
         try:
             copies = self._copies(space)
         except Exception as error:  # no room for the copies: the client goes on without a snapshot
             if self._engine.is_broken(error):
                 raise DeviceBroken(first_line(error)) from error
             problem = f"a worker could not copy the tensors: {first_line(error)}"
-            self._finished.append((Saved(client, number, None, [], [], problem), None))
+            self._finished.append((Saved(client, number, None, 0, [], [], problem), None))
             return
         if self._threads is None:
-            self._write(client, number, copies)
+            self._write(target, copies)
         else:
-            self._threads.submit(self._write, client, number, copies)
+            self._threads.submit(self._write, target, copies)
 
     def _copies(self, space: ClientSpace) -> _Copies:
         copies = _Copies()
@@ -86,21 +100,29 @@ class WorkerSnapshots:
             copies.views.append((id, view.key, view.offset, view.strides))
         return copies
 
-    def _write(self, client: int, number: int, copies: _Copies) -> None:
+    def _write(self, target: SaveTo, copies: _Copies) -> None:
         memory, blocks, problem = None, [], ""
+        sizes = {key: self._engine.nbytes(array) for key, array in copies.storages.items()}
+        total, places, end = sum(sizes.values()), {}, 0
+        for key, size in sizes.items():
+            places[key], end = end, end + size
         try:
-            sizes = {key: self._engine.nbytes(array) for key, array in copies.storages.items()}
-            memory, places = SharedRing(max(1, sum(sizes.values()))), {}
-            for key, array in copies.storages.items():
-                place = memory.put(self._engine.to_host(array))
-                assert place is not None, "the memory has the size of all storages"
-                places[key] = place.offset
+            if 0 <= target.limit < total:
+                raise ValueError(f"{total} bytes are more than what is left of the quota of snapshots, {target.limit}")
+            hosted = map(self._engine.to_host, copies.storages.values())
+            if target.file:
+                write_file(target.file, total, hosted)
+            else:
+                memory = SharedRing(max(1, total))
+                for data in hosted:
+                    assert memory.put(data) is not None, "the memory has the size of all storages"
             for id, key, offset, strides in copies.views:
                 blocks.append(SavedBlock(id, places[key], sizes[key], offset, list(strides)))
-        except Exception as error:  # no memory on the host: the client goes on without a snapshot
+        except Exception as error:  # no space: the client goes on without a snapshot
             problem = f"a worker could not write it: {first_line(error)}"
         where = None if memory is None or problem else memory.range(0)
-        self._finished.append((Saved(client, number, where, blocks, copies.failures, problem), memory))
+        report = Saved(target.client, target.number, where, total, blocks, copies.failures, problem)
+        self._finished.append((report, memory))
         self._wake()
 
     def finished(self) -> list[Saved]:
@@ -121,6 +143,8 @@ class WorkerSnapshots:
     def forget(self, client: int) -> None:
         for owner, number in [key for key in self._memories if key[0] == client]:
             self.release(owner, number)
+        for key in [key for key in self._targets if key[0] == client]:
+            del self._targets[key]
 
     # -- putting back --------------------------------------------------------------------
 
@@ -131,7 +155,7 @@ class WorkerSnapshots:
         """
         for one in m.failures:
             space.put(one.id, Failure(one.cause, one.kind, one.text, one.site, one.elsewhere))
-        storages = _Storages(self._engine, m.memories)
+        storages = _Storages(self._engine, m.parts)
         for tensor in m.tensors:
             try:
                 block = storages.block(tensor)
@@ -145,12 +169,11 @@ class WorkerSnapshots:
 
 
 class _Storages:
-    """The storages of a snapshot, in the memory that the server holds. Those that become a tensor are uploaded once."""
+    """The storages of a snapshot. Those that become a tensor are uploaded once."""
 
-    def __init__(self, engine: Engine, memories: list[SharedRange]) -> None:
-        self._engine, self._memories = engine, memories
-        self._rings = SharedRings()
-        #: (memory, where it begins) -> the storage on the device
+    def __init__(self, engine: Engine, parts: list[SavedPart]) -> None:
+        self._engine, self._parts = engine, PartReader(parts)
+        #: (part, where it begins) -> the storage on the device
         self._uploaded: dict[tuple[int, int], Any] = {}
 
     def block(self, tensor: RestoredTensor) -> Any:
@@ -162,7 +185,7 @@ class _Storages:
     def _term(self, t: TensorType, pieces: list[SavedPiece]) -> Any:
         if len(pieces) == 1 and pieces[0].lengths == pieces[0].sizes == list(t.shape):
             piece = pieces[0]
-            key = piece.memory, piece.block.storage
+            key = piece.part, piece.block.storage
             if key not in self._uploaded:
                 self._uploaded[key] = self._engine.upload_storage(self._bytes(piece))
             return self._engine.view_storage(self._uploaded[key], t, piece.block.offset, tuple(piece.block.strides))
@@ -177,8 +200,7 @@ class _Storages:
         return self._engine.view_storage(storage, t, 0, block.strides)
 
     def _bytes(self, piece: SavedPiece) -> memoryview:
-        memory = replace(self._memories[piece.memory], offset=piece.block.storage)
-        return self._rings.read(memory, piece.block.nbytes)
+        return self._parts.read(piece.part, piece.block.storage, piece.block.nbytes)
 
 
 def _region(starts: list[int], lengths: list[int]) -> tuple[slice, ...]:

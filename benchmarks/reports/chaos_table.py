@@ -1,0 +1,66 @@
+"""One table of all records of ``benchmarks/chaos.py`` in a folder.
+
+python -m benchmarks.reports.chaos_table benchmarks/results/2cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import sys
+from collections import Counter
+from typing import Any
+
+HEAD = "| fault | times | clients went on after, in s: median / worst | waits above 30 s without a printed cause |"
+
+
+def reports(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """The reports of all records, oldest first."""
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("chaos_*.json"))]
+    found = [record["results"]["report"] for record in records if "report" in record["results"]]
+    return [report for report in found if "recovery_s" in report]  # the first two runs measured other times
+
+
+def table(runs: list[dict[str, Any]]) -> list[str]:
+    """Lines of Markdown. A wait counts for each kind of fault that happened during it, and once in the sum."""
+    counts: Counter[str] = Counter()
+    silent: Counter[str] = Counter()
+    times: dict[str, list[float]] = {}
+    for run in runs:
+        counts.update(run["faults"])
+        for kind, row in run["recovery_s"].items():
+            times.setdefault(kind, []).extend(row.get("samples", []))
+        for text in run["hangs"]:
+            silent.update(set(re.findall(r"(\w+) at -?\d+ s", text)))
+    rows = [HEAD, "| --- | --- | --- | --- |"]
+    for kind, count in counts.most_common():
+        after = times.get(kind)
+        shown = f"{statistics.median(after):.2f} / {max(after):.1f}" if after else ""
+        rows.append(f"| `{kind}` | {count} | {shown} | {silent[kind]} |")
+    return [*rows, f"| together | {counts.total()} | | {sum(len(run['hangs']) for run in runs)} |"]
+
+
+def losses(runs: list[dict[str, Any]]) -> str:
+    sums = {name: sum(run["losses"][name] for run in runs) for name in ("equal", "rounded", "wrong")}
+    errors = sum(len(run["errors"]) for run in runs)
+    told = sum(run["explained_long_waits"] for run in runs)
+    shown = f"{sums['equal']} losses were equal, {sums['rounded']} within rounding, {sums['wrong']} wrong"
+    return f"{len(runs)} runs: {shown}; {errors} errors; {told} waits above 30 s with a printed cause"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    runs = reports(parser.parse_args(argv).folder)
+    if not runs:
+        print("there are no records of chaos.py")
+        return 2
+    print(*table(runs), "", losses(runs), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
