@@ -94,7 +94,9 @@ class Server:
         # the memory that a server holds ends with it, so a journal could not bring snapshots back
         memory = _snapshot_memory() if self._journal is None else None
         settings = settings_on(SERVER_SETTINGS)
-        return Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc, memory)
+        core = Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc, memory)
+        core.topology.flat = os.environ.get("GT_FLAT_COLLECTIVES", "0") not in ("", "0")
+        return core
 
     def use_core(self, core: Dispatcher) -> None:
         self.core = core
