@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pathlib
 import time
 from collections.abc import Iterator
 
@@ -158,3 +159,48 @@ def test_a_host_disappears_in_the_middle_of_a_sum(stack: contextlib.ExitStack) -
     assert time.monotonic() - began < LOST_WITHIN_S
     client.expect("others 3.0")
     assert client.end() == 0
+
+
+# -- a wrong clock -------------------------------------------------------------------------
+
+#: The monotonic clock stays right, as on a real host. Otherwise a timed wait of a Python thread never ends: libfaketime
+#: changes the clock that is read, and not the one that the kernel waits by.
+WRONG_CLOCK = ("env", "FAKETIME=+3600s", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+
+
+def faketime() -> str:
+    """The path of libfaketime; empty if it is not installed."""
+    return next(map(str, pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), "")
+
+
+@pytest.mark.skipif(not faketime(), reason="no libfaketime (Debian: apt-get install libfaketime)")
+def test_a_host_whose_clock_is_an_hour_off(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
+    """Training, traces, errors and the worker's lease do not depend on it."""
+    system = HostsSystem(stack, Network(stack, 2))
+    system.join(1, "--backend", "numpy", before={"node2": (*WRONG_CLOCK, f"LD_PRELOAD={faketime()}")})
+    check_training(system, 2, "data")
+    client = system.client(f"""
+        gt.register_config("all", gt.SignalConfig(shard=gt.ShardConfig(0)))
+        gt.register_config("second", gt.SignalConfig(shard=gt.ShardConfig(0, [1])))
+        with gt.signal.context("all"):
+            x = gt.ones(8, 4)
+            for kernels in (False, True):
+                with gt.debug.trace(f"{tmp_path}/{{kernels}}.json", kernels=kernels):
+                    for _ in range(3):
+                        assert (x.sum() * 1).item() == 32
+        with gt.signal.context("second"):
+            try:
+                gt.linalg.cholesky(-gt.eye(2)).numpy()
+            except gt.GtError as error:
+                say("error", error)
+        say("workers", len(gt.workers()))
+    """)
+    assert "worker 1" in client.expect("error")
+    client.expect("workers 2")
+    assert client.end() == 0
+    for name in ("False", "True"):
+        events = json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"]
+        times = [event["ts"] for event in events if event["ph"] == "X"]
+        assert len({event["pid"] for event in events if event["ph"] == "X"}) >= 2, "both workers are in it"
+        assert max(times) - min(times) < 600e6, "microseconds"
+    assert not any("is gone" in line for line in system.server.lines if "worker" in line)

@@ -21,7 +21,7 @@ from gt.wire.link_messages import LinkMeasured, MeasureLink, OpenProbe, ProbeOpe
 from gt.wire.structures import WorkerInfo, WorkerPlace
 from gt.worker.collectives import link_probe
 from gt.worker.collectives.link_probe import LinkProbe
-from gt.worker.place import find_place, nvlink_neighbours, parse_cores, short_pci
+from gt.worker.collectives.place import find_place, nvlink_neighbours, parse_cores, short_pci
 from tests.support.processes import System, wait_until
 
 # -- places --------------------------------------------------------------------------------

@@ -24,12 +24,12 @@ from gt.wire.shared import host_identity
 from gt.wire.transport import connection, settled_connection
 from gt.worker.arrivals import Arrivals
 from gt.worker.collectives.link_probe import LinkProbe
+from gt.worker.collectives.place import find_place
 from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken
 from gt.worker.outbox import OutgoingMessage
-from gt.worker.place import find_place
 from gt.worker.recovery.snapshots import WakePipe, WorkerSnapshots
 
 #: A worker that waits longer for its server than this says so.

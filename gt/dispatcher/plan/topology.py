@@ -13,16 +13,14 @@ order, as often as it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from gt.dispatcher.plan.hierarchy import LineProfile, Link
 from gt.dispatcher.plan.layouts import Mesh
 from gt.wire.base import Message
 from gt.wire.link_messages import LinkMeasured, MeasureLink, OpenProbe, ProbeOpen
-
-if TYPE_CHECKING:
-    from gt.dispatcher.state import WorkerState
+from gt.wire.structures import WorkerInfo
 
 #: What is assumed of links between hosts and within one: a fast Ethernet of a data centre, and shared memory.
 UNMEASURED, UNMEASURED_WITHIN = Link(50.0, 1e-3), Link(20.0, 2.5e-4)
@@ -34,10 +32,17 @@ MIN_LATENCY_US, MAX_LATENCY_US, MIN_BYTES_PER_US, MAX_BYTES_PER_US = 1.0, 60e6, 
 HostPair = tuple[str, str]
 
 
+class PlacedWorker(Protocol):
+    """A worker, as `gt.dispatcher.state.WorkerState` describes it."""
+
+    id: int
+    info: WorkerInfo
+
+
 class Topology:
     """The hosts of all workers that have ever joined, and the links between hosts."""
 
-    def __init__(self, workers: dict[int, WorkerState], send: Callable[[WorkerState, Message], None]) -> None:
+    def __init__(self, workers: Mapping[int, PlacedWorker], send: Callable[[Any, Message], None]) -> None:
         self._workers, self._send = workers, send
         #: whether all collectives are flat, whatever the hosts are
         self.flat = False
@@ -53,7 +58,7 @@ class Topology:
 
     # -- workers ---------------------------------------------------------------------------
 
-    def joined(self, worker: WorkerState) -> None:
+    def joined(self, worker: PlacedWorker) -> None:
         """A worker has joined. If it is the first or the second one of its host, links of the host are measured."""
         host = worker.info.place.machine
         self._host_of[worker.id] = host
@@ -94,12 +99,12 @@ class Topology:
             self._measuring[worker] = peers
             self._send(self._workers[worker], OpenProbe(len(peers)))
 
-    def probe_open(self, worker: WorkerState, m: ProbeOpen, rest: object) -> None:
+    def probe_open(self, worker: PlacedWorker, m: ProbeOpen, rest: object) -> None:
         for peer in self._measuring.get(worker.id, ()):
             if peer in self._workers:
                 self._send(self._workers[peer], MeasureLink(worker.id, m.address, m.key))
 
-    def measured(self, worker: WorkerState, m: LinkMeasured, rest: object) -> None:
+    def measured(self, worker: PlacedWorker, m: LinkMeasured, rest: object) -> None:
         peers = self._measuring.get(m.worker, [])
         if worker.id not in peers:
             return
