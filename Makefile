@@ -84,6 +84,9 @@ bench: .venv/test
 	@command -v ip > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
 		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends iproute2; } > /dev/null 2>&1; } || \
 		echo "no iproute2: tests on several hosts are skipped"
+	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 > /dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		{ timeout 120 apt-get update -qq; timeout 240 apt-get install -qq -y --no-install-recommends libfaketime; } > /dev/null 2>&1; } || \
+		echo "no libfaketime: the test of a host with a wrong clock is skipped"
 	touch $@
 
 # for tests/test_ray.py

@@ -16,9 +16,11 @@ import os
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from gt.client.stream.connect import use
 from gt.client.stream.session import Session
@@ -31,8 +33,10 @@ from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.event_messages import Record
+from gt.wire.link_messages import LinkMeasured, MeasureLink, OpenProbe, ProbeOpen
 from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
+from gt.wire.structures import WorkerPlace
 from gt.worker.collectives.local import LocalNetwork, LocalPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine, make_engine
@@ -55,7 +59,12 @@ class Cluster:
     """
 
     def __init__(
-        self, workers: int = 1, seed: int = 0, backend: str = "torch", snapshots: str | os.PathLike[str] | None = None
+        self,
+        workers: int = 1,
+        seed: int = 0,
+        backend: str = "torch",
+        hosts: Sequence[str] = (),
+        snapshots: str | os.PathLike[str] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         #: where snapshots are kept
@@ -80,6 +89,11 @@ class Cluster:
         #: called after every message; tests use it to check invariants
         self.after_step: Callable[[Cluster], None] | None = None
         self._names = 0
+        #: the hosts of the workers in the order in which they join, again and again; empty: all are on one
+        self.hosts = hosts
+        #: two hosts, in the order of their names -> microseconds from one to the other, and bytes in a microsecond
+        self.links: dict[tuple[str, str], tuple[float, float]] = {}
+        self._host_of: dict[bytes, str] = {}
         self._decode = Decode("dispatcher"), Decode("worker")
         for _ in range(workers):
             self.add_worker()
@@ -90,8 +104,9 @@ class Cluster:
         """Add a worker and return its name, once the dispatcher has welcomed it."""
         self._engine = self._engine or make_engine(self.backend, "cpu" if self.backend == "torch" else None)
         name = self._name("w")
+        self._host_of[name] = self.hosts[self.dispatcher.next_worker % len(self.hosts)] if self.hosts else ""
         self.workers[name] = Worker(self._engine, host_identity(), snapshots=WorkerSnapshots(self._engine))
-        self._post(name, b"", [encode(self._hello("worker"))])
+        self._post(name, b"", [encode(replace(self._hello("worker"), place=WorkerPlace(self._host_of[name])))])
         while name in self.workers and self.workers[name].id < 0:
             self.step()
         return name
@@ -215,6 +230,14 @@ class Cluster:
         if type(message).__name__ == "Welcome":
             worker.assign_id(message.id)
             worker.mover.plane = LocalPlane(self.network, message.id)
+            return
+        if isinstance(message, OpenProbe):
+            self._post(name, b"", [encode(ProbeOpen(name.decode(), b""))])
+            return
+        if isinstance(message, MeasureLink):
+            pair = sorted((self._host_of[name], self._host_of[message.address.encode()]))
+            figures = self.links.get((pair[0], pair[1]), (0.0, 0.0))
+            self._post(name, b"", [encode(LinkMeasured(message.worker, *figures))])
             return
         for outgoing in worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None):
             self._post(name, b"", frames_of(outgoing))

@@ -11,7 +11,8 @@ import pytest
 import gt
 from gt.client.tensor.emit import call, create
 from gt.dispatcher.actions import Close, SendAll, SendMessage
-from gt.dispatcher.core import WORKER_WAIT_S, Dispatcher
+from gt.dispatcher.core import Dispatcher
+from gt.dispatcher.lost_workers import WORKER_WAIT_S
 from gt.dispatcher.scheduling import MAX_AHEAD_US, TURN_US
 from gt.dispatcher.server import Server
 from gt.dispatcher.tenants.access import Access

@@ -1,9 +1,10 @@
-"""Workers on hosts of a real network: training, a host that disappears, a slow host."""
+"""Workers on hosts of a real network: training, a host that disappears, a slow host, sums between hosts, clocks."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import pathlib
 import time
 from collections.abc import Iterator
 
@@ -85,3 +86,121 @@ def test_a_slow_host_only_makes_it_slow(stack: contextlib.ExitStack) -> None:
     system.join(1)
     seconds = check_training(system, 2, "data", "stages")
     assert min(seconds.values()) > 2 * 0.015, "at least one exchange in a step"
+
+
+# -- sums between hosts --------------------------------------------------------------------
+
+#: What each host's link adds to the way of a packet, so between two hosts it is twice as much.
+LINK_MS = 10.0
+#: Rows of the weight: KiB of the gradient.
+ROWS = "128"
+
+
+def reduce_times(network: Network, **settings: str) -> tuple[float, list[float], str]:
+    """The seconds of a data-parallel step, the losses, and how the gradient was added, with a new server."""
+    with contextlib.ExitStack() as stack:
+        system = HostsSystem(stack, network, **settings)
+        system.join_at_once(2, "--backend", "numpy")
+        program = system.start("-m", "tests.support.hosts_reduce", f"{system.host}:{system.port}", ROWS, "8")
+        assert program.end() == 0, program.output
+        seconds, losses, text, _ = json.loads(program.lines[-1])
+        for worker in (*system.workers, system.server):
+            worker.close()
+    return seconds, losses, text
+
+
+def test_a_sum_by_hosts_is_quicker_than_a_flat_one(stack: contextlib.ExitStack) -> None:
+    """The latency of the links decides: six rounds between hosts instead of fourteen."""
+    network = Network(stack, 4)
+    for host in network.hosts:
+        host.shape(delay_ms=LINK_MS)
+    flat, flat_losses, flat_text = reduce_times(network, GT_FLAT_COLLECTIVES="1")
+    seconds, losses, text = reduce_times(network)
+    assert "by all_reduce; " in flat_text
+    assert "reduce_scatter among" in text
+    np.testing.assert_allclose(losses, flat_losses, rtol=1e-5)
+    assert flat > 1.5 * seconds, (flat, seconds)
+
+
+def test_a_host_disappears_in_the_middle_of_a_sum(stack: contextlib.ExitStack) -> None:
+    """The packets of the sum are on their way when the host ends. Nobody waits for ever."""
+    network = Network(stack, 2)
+    for host in network.hosts:
+        host.shape(delay_ms=100)
+    system = HostsSystem(stack, network)
+    system.join(2, "--backend", "numpy")
+    client = system.client("""
+        gt.register_config("all", gt.SignalConfig(shard=gt.ShardConfig(0)))
+        with gt.signal.context("all"):
+            x = gt.ones(8, 4096)
+            y = x.sum(0) * x.sum(0)
+            say("first", y[0].item())
+        assert "reduce_scatter among" in gt.debug.explain(y), gt.debug.explain(y)
+        with gt.signal.context("all"):
+            y = x.sum(0) * x.sum(0)
+            say("begun")
+            go()
+            try:
+                say("value", y[0].item())
+            except gt.WorkerLost as error:
+                say("lost", error)
+        while True:
+            try:
+                say("others", gt.ones(3).sum().item())
+                break
+            except gt.WorkerLost:  # the home of this client was there
+                pass
+    """)
+    client.expect("begun")
+    client.tell()
+    network.hosts[1].disappear()
+    began = time.monotonic()
+    client.expect("lost")
+    assert time.monotonic() - began < LOST_WITHIN_S
+    client.expect("others 3.0")
+    assert client.end() == 0
+
+
+# -- a wrong clock -------------------------------------------------------------------------
+
+#: The monotonic clock stays right, as on a real host. Otherwise a timed wait of a Python thread never ends: libfaketime
+#: changes the clock that is read, and not the one that the kernel waits by.
+WRONG_CLOCK = ("env", "FAKETIME=+3600s", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+
+
+def faketime() -> str:
+    """The path of libfaketime; empty if it is not installed."""
+    return next(map(str, pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), "")
+
+
+@pytest.mark.skipif(not faketime(), reason="no libfaketime (Debian: apt-get install libfaketime)")
+def test_a_host_whose_clock_is_an_hour_off(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
+    """Training, traces, errors and the worker's lease do not depend on it."""
+    system = HostsSystem(stack, Network(stack, 2))
+    system.join(1, "--backend", "numpy", before={"node2": (*WRONG_CLOCK, f"LD_PRELOAD={faketime()}")})
+    check_training(system, 2, "data")
+    client = system.client(f"""
+        gt.register_config("all", gt.SignalConfig(shard=gt.ShardConfig(0)))
+        gt.register_config("second", gt.SignalConfig(shard=gt.ShardConfig(0, [1])))
+        with gt.signal.context("all"):
+            x = gt.ones(8, 4)
+            for kernels in (False, True):
+                with gt.debug.trace(f"{tmp_path}/{{kernels}}.json", kernels=kernels):
+                    for _ in range(3):
+                        assert (x.sum() * 1).item() == 32
+        with gt.signal.context("second"):
+            try:
+                gt.linalg.cholesky(-gt.eye(2)).numpy()
+            except gt.GtError as error:
+                say("error", error)
+        say("workers", len(gt.workers()))
+    """)
+    assert "worker 1" in client.expect("error")
+    client.expect("workers 2")
+    assert client.end() == 0
+    for name in ("False", "True"):
+        events = json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"]
+        times = [event["ts"] for event in events if event["ph"] == "X"]
+        assert len({event["pid"] for event in events if event["ph"] == "X"}) >= 2, "both workers are in it"
+        assert max(times) - min(times) < 600e6, "microseconds"
+    assert not any("is gone" in line for line in system.server.lines if "worker" in line)

@@ -41,8 +41,9 @@ from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.inspection import Inspections
 from gt.dispatcher.ledger import GroupCount, Ledger
 from gt.dispatcher.listeners import Clocks, Listeners
-from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
+from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads, has_waited_for_workers
 from gt.dispatcher.plan.layouts import Layout, Mesh
+from gt.dispatcher.plan.topology import Topology
 from gt.dispatcher.recovery.kept_snapshots import QUEUED, KeptSnapshots
 from gt.dispatcher.recovery.recoveries import Recoveries
 from gt.dispatcher.recovery.snapshots import SnapshotKeeper, SnapshotStorage
@@ -57,6 +58,7 @@ from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.event_messages import BatchTaken, ClockReading, Inspect, Listen, Recorded, Sites
 from gt.wire.identities import PeerIdentity
+from gt.wire.link_messages import LinkMeasured, ProbeOpen
 from gt.wire.messages import (
     Ask,
     Bye,
@@ -84,9 +86,6 @@ from gt.wire.recovery_messages import Dropped, FindKept, Kept, Recover, Restarte
 from gt.wire.settings import WORKER_SETTINGS
 from gt.wire.structures import WorkerInfo
 from gt.wire.words import DISCARD
-
-#: Seconds that a client with work waits for a first worker before its reads are answered with an error.
-WORKER_WAIT_S = 2.0
 
 #: handler(sender, message, frames after the message); the sender is a bare peer before its Hello
 Handler = Callable[[Any, Any, Any], None]
@@ -120,6 +119,7 @@ class Dispatcher:
         #: the names of the server's settings that are on
         self._access, self._settings = access or Access(), frozenset(settings)
         tables, clocks = (self.clients, self.workers, self.delivery), clocks or Clocks()
+        self.topology = Topology(self.workers, self.delivery.send)
         self.listeners = Listeners(*tables, clocks)
         self.inspections = Inspections(*tables, clocks.wall)
         self.snapshots = SnapshotKeeper(*tables, storage, self.inspections.log)
@@ -127,7 +127,8 @@ class Dispatcher:
         self.requests = Requests(*tables, self.listeners, self.kept, self.no_workers)
         self.relay = Relay(*tables, self.inspections.log)
         self.recoveries = Recoveries(*tables, self._new_ledger, self.snapshots, self.kept)
-        self.scheduler = Scheduler(*tables, self.requests, self.listeners, self.relay, self.snapshots, self.kept)
+        parts = self.requests, self.listeners, self.relay
+        self.scheduler = Scheduler(*tables, *parts, self.snapshots, self.kept, self.topology)
         #: the size in bytes of the message that is being handled
         self._nbytes = 0
         self._handlers = self._make_handlers()
@@ -162,6 +163,8 @@ class Dispatcher:
             (WorkerState, Saved): self.snapshots.saved,
             (WorkerState, Kept): self.kept.kept,
             (WorkerState, Report): self._report,
+            (WorkerState, ProbeOpen): self.topology.probe_open,
+            (WorkerState, LinkMeasured): self.topology.measured,
         }
 
     def restored(self) -> None:
@@ -212,11 +215,7 @@ class Dispatcher:
             self.scheduler.send_credit(client, at_least=1)
             if client.unrequested:
                 self.delivery.request_confirmations(client)
-            if self.workers or not client.queue:
-                client.stranded_since = None
-            elif client.stranded_since is None:
-                client.stranded_since = now
-            elif now - client.stranded_since >= max(WORKER_WAIT_S, client.log.wait_s if client.log else 0.0):
+            if has_waited_for_workers(client, self.workers, now):
                 try:
                     self.delivery.send_each(client, answer_stranded_reads(client, self.no_workers))
                 except Violation as violation:
@@ -225,8 +224,7 @@ class Dispatcher:
 
     def name_of(self, peer: Peer) -> str:
         """The peer's name in debug output."""
-        state = self.by_peer.get(peer)
-        if state is None or isinstance(state, ViewerState):
+        if (state := self.by_peer.get(peer)) is None or isinstance(state, ViewerState):
             return "a stranger" if state is None else "a viewer"
         return f"client {state.id}" if isinstance(state, Client) else f"worker {state.id}"
 
@@ -257,16 +255,17 @@ class Dispatcher:
         self.listeners.peers_changed()
 
     def _new_ledger(self) -> Ledger:
-        return Ledger(self.infos, self._groups.next, self._cuda_ipc, self._prefetch)
+        return Ledger(self.infos, self._groups.next, self._cuda_ipc, self._prefetch, self.topology)
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         self._access.admit_worker(m, self.infos.values())
         id, self.next_worker = self.next_worker, self.next_worker + 1
-        info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store)
+        info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store, m.place)
         worker = WorkerState(id, peer, info, Layout(Mesh((id,))), frozenset(m.settings).intersection(WORKER_SETTINGS))
         self.workers[id] = self.by_peer[peer] = worker
         self.delivery.send(worker, Welcome(id, VERSION, data_secret=self._access.data_secret))
         self.inspections.log(f"worker {id} connected ({m.device}, {m.backend}, pid {m.pid})")
+        self.topology.joined(worker)
         self.listeners.worker_joined(worker)
         self._announce(Roster([info], []))
         self._schedule()
@@ -325,6 +324,7 @@ class Dispatcher:
         for client_id, weight, _, _ in worker.unconfirmed:
             if client_id in self.clients:
                 self.clients[client_id].done += weight
+        self.topology.gone(worker.id)
         self.kept.worker_gone(worker)
         self.requests.worker_gone(worker.id)
         self.listeners.worker_gone(worker)

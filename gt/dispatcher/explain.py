@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gt.dispatcher.instruction_plans import InstructionPlan
 from gt.dispatcher.plan.layouts import Layout, Lost, TensorState
-from gt.dispatcher.plan.moves import cost, route
+from gt.dispatcher.plan.moves import MoveStep, cost, route
 from gt.dispatcher.state import Client
 from gt.types import TensorType
 from gt.wire.messages import Locate, Located
@@ -35,9 +35,11 @@ def _history(client: Client, id: int, home: Layout, state: TensorState) -> Itera
     """How the tensor got its layout, one line a fact."""
     if id in client.origins:
         plan, number = client.origins[id]
-        yield from _origin(plan, number)
+        yield from _origin(client, plan, number)
         if plan.outs[number].home is not home and all(move.position != number for move in plan.result_moves):
-            yield f"later it was moved to {home} for good: its combined value was needed, or the program called gt.rebalance"
+            steps = _steps(client, state.type, plan.outs[number].home, home)
+            why = "its combined value was needed, or the program called gt.rebalance"
+            yield f"later it was moved to {home} for good, since {why}: {steps}"
     else:
         yield "it was made there, where its operands were or where new tensors of this program go"
     for layout in state.copies:
@@ -46,26 +48,38 @@ def _history(client: Client, id: int, home: Layout, state: TensorState) -> Itera
         yield "it is a parameter placed by its name: copies of it are freed after use"
 
 
-def _origin(plan: InstructionPlan, number: int) -> Iterator[str]:
+def _origin(client: Client, plan: InstructionPlan, number: int) -> Iterator[str]:
     yield f"made by {plan.signature} as {plan.outs[number].home}"
     tensors = [t for t in plan.signature.ins if isinstance(t, TensorType)]
     for move in plan.moves:
         operand = plan.signature.offsets.index(move.position)
-        steps = _steps(move.type, move.source, move.target) or "nothing to do"
+        steps = _steps(client, move.type, move.source, move.target) or "nothing to do"
         nbytes = size_text(cost(move.type, move.source, move.target))
         yield f"operand {operand}, {tensors[operand]}: {move.source} -> {move.target} by {steps}; about {nbytes}"
     if not plan.moves and tensors:
         yield "its operands were where they were needed: nothing moved"
     for move in plan.result_moves:
         if move.position == number:
-            steps = _steps(move.type, plan.outs[number].home, move.target)
+            steps = _steps(client, move.type, plan.outs[number].home, move.target)
             yield f"then brought to {move.target} by {steps}, because its signal says so"
     yield f"bytes moved for it, a worker: about {size_text(plan.moved)}"
 
 
-def _steps(t: TensorType, source: Layout, target: Layout) -> str:
-    """The kinds of the steps of a move; empty if it has none."""
-    return ", ".join(step.kind for step in route(t, source, target))
+def _steps(client: Client, t: TensorType, source: Layout, target: Layout) -> str:
+    """The kinds of the steps of a move; empty if it has none. For steps between hosts, the estimates too."""
+    texts = []
+    for step in route(t, source, target):
+        best, flat = client.ledger.step_options(t, step)
+        kinds = ", ".join(part.kind if part is step else _part(part) for part in best.steps)
+        times = f" (about {best.us / 1e3:.2f} ms; flat {flat.us / 1e3:.2f} ms)" if flat.us else ""
+        texts.append(f"{kinds}{times}")
+    return ", ".join(texts)
+
+
+def _part(step: MoveStep) -> str:
+    """A step that is a part of a collective between hosts."""
+    line = step.source.mesh.line(step.axis, step.source.worker)
+    return f"{step.kind} among {' '.join(map(str, line))}{' …' * (len(line) < len(step.source.workers))}"
 
 
 def size_text(nbytes: float) -> str:

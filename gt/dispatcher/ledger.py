@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gt.dispatcher.plan.layouts import Layout
-from gt.dispatcher.plan.moves import LOCAL_OPS, REDUCTIONS, MoveStep, same_shares, worker_share
+from gt.dispatcher.plan.hierarchy import HostSteps, LineProfile, host_steps
+from gt.dispatcher.plan.layouts import Layout, Mesh
+from gt.dispatcher.plan.moves import ALONG_AN_AXIS, LOCAL_OPS, REDUCTIONS, MoveStep, route, same_shares, worker_share
 from gt.dispatcher.plan.planner import Choice
+from gt.dispatcher.plan.topology import Topology
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
 from gt.ops.split import Share
@@ -126,10 +128,16 @@ class Ledger:
         next_group: Callable[[], int],
         cuda_ipc: bool = False,
         prefetch: bool = True,
+        topology: Topology | None = None,
     ) -> None:
         self._roster, self._next_group, self._cuda_ipc = roster, next_group, cuda_ipc
         #: whether gathers of fragments start ahead of their use
         self._prefetch = prefetch
+        self._topology = topology
+        self._profiles: dict[tuple[Mesh, int], LineProfile | None] = {}
+        #: (shape of a mesh, axis) -> its profile when it was first used; None: a profile is that of its workers.
+        #: With recovery, a mesh with other workers in it must add in the same order as before.
+        self.kept_profiles: dict[tuple[Shape, int], LineProfile | None] | None = None
         self.next_code, self.next_id, self._next_fragment = (
             FIRST_DISPATCHER_CODE,
             FIRST_DISPATCHER_ID,
@@ -198,6 +206,34 @@ class Ledger:
         return code
 
     # -- moves -----------------------------------------------------------------------------
+
+    def steps(self, t: TensorType, source: Layout, target: Layout) -> tuple[MoveStep, ...]:
+        """The steps of a move, with those between hosts in the quickest order."""
+        steps = route(t, source, target)
+        if self._topology is None or not self._topology.several_hosts:
+            return steps
+        return tuple(part for step in steps for part in self.step_options(t, step)[0].steps)
+
+    def step_options(self, t: TensorType, step: MoveStep) -> tuple[HostSteps, HostSteps]:
+        """The steps that replace a step, and the flat one; see `host_steps`."""
+        profile = self._profile(step.source.mesh, step.axis) if step.kind in ALONG_AN_AXIS else None
+        return (HostSteps((step,), 0.0),) * 2 if profile is None else host_steps(t, step, profile)
+
+    def _profile(self, mesh: Mesh, axis: int) -> LineProfile | None:
+        if (mesh, axis) not in self._profiles:
+            kept, key = self.kept_profiles, (mesh.shape, axis)
+            profile = kept[key] if kept is not None and key in kept else self._find_profile(mesh, axis)
+            if kept is not None:
+                kept.setdefault(key, profile)
+            self._profiles[mesh, axis] = profile
+        return self._profiles[mesh, axis]
+
+    def _find_profile(self, mesh: Mesh, axis: int) -> LineProfile | None:
+        infos = [self._roster[w] for w in mesh.workers if w in self._roster]
+        # NCCL knows the machine, and orders its rings by itself
+        if self._topology is None or group_backend(infos, self._cuda_ipc) != "gloo":
+            return None
+        return self._topology.profile(mesh, axis)
 
     def code_of_step(self, t: TensorType, step: MoveStep, announce: Announce) -> int:
         """The code for this step of a move of a tensor of this type."""

@@ -15,6 +15,9 @@ NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host
 #: The text for a system that a client started for itself.
 NO_WORKERS_LEFT = "the local system has no worker any more; gt.gpu_workers(1) starts a new one"
 
+#: Seconds that a client with work waits for a first worker before its reads are answered with an error.
+WORKER_WAIT_S = 2.0
+
 
 def lose_worker(client: Client, worker: WorkerState) -> tuple[list[Message], dict[int, list[int]]]:
     """Mark everything the client had on this worker, also together with others, as lost.
@@ -75,6 +78,17 @@ def _lose_tensors(client: Client, worker: WorkerState, lost: Lost) -> dict[int, 
         if not copies:
             client.copies.pop(id, None)
     return orphans
+
+
+def has_waited_for_workers(client: Client, workers: Mapping[int, WorkerState], now: float) -> bool:
+    """Whether the client has had work and no worker for too long. Call this at every tick."""
+    if workers or not client.queue:
+        client.stranded_since = None
+    elif client.stranded_since is None:
+        client.stranded_since = now
+    else:
+        return now - client.stranded_since >= max(WORKER_WAIT_S, client.log.wait_s if client.log else 0.0)
+    return False
 
 
 def answer_stranded_reads(client: Client, text: str) -> Iterator[Message]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.dispatcher.instruction_plans import InstructionPlan
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, tensor_state
-from gt.dispatcher.plan.moves import PlannedMove, route
+from gt.dispatcher.plan.moves import PlannedMove
 from gt.dispatcher.segments import ForwardOutput
 from gt.dispatcher.state import Client, CodedSignature
 from gt.dispatcher.violations import Violation
@@ -76,7 +76,7 @@ class MoveEmitter:
         Returns the id of that tensor.
         """
         client, output, t = self.client, self.output, move.type
-        steps = route(t, move.source, move.target)
+        steps = client.ledger.steps(t, move.source, move.target)
         current, current_workers = id, move.source.workers
         for step in steps:
             result = into if into and step is steps[-1] else client.ledger.new_id()
@@ -87,7 +87,7 @@ class MoveEmitter:
             output.segment(step.workers).words += (code, self.site, result, current)
             if current != id:
                 output.segment(current_workers).words.append(-current)
-            current, current_workers = result, step.target.workers
+            current, current_workers = result, step.holders
         return current
 
 

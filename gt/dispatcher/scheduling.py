@@ -20,6 +20,7 @@ from gt.dispatcher.forward import forward
 from gt.dispatcher.instruction_plans import WorkerView
 from gt.dispatcher.listeners import Listeners
 from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.plan.topology import Topology
 from gt.dispatcher.rebalancing import rebalance
 from gt.dispatcher.recovery.kept_snapshots import KeptSnapshots
 from gt.dispatcher.recovery.program_log import QueuedChunk
@@ -50,9 +51,10 @@ class Scheduler:
         relay: Relay,
         snapshots: SnapshotKeeper,
         kept: KeptSnapshots,
+        topology: Topology,
     ) -> None:
         self._clients, self._workers, self._relay = clients, workers, relay
-        self._snapshots, self._kept = snapshots, kept
+        self._snapshots, self._kept, self._topology = snapshots, kept, topology
         self._delivery, self._requests, self._listeners = delivery, requests, listeners
 
     def resume(self, client: Client) -> None:
@@ -133,7 +135,7 @@ class Scheduler:
                 self._requests.handle_waiting(client)
             return
         first_action = len(self._delivery.actions)
-        view = WorkerView(home.layout, list(self._workers))
+        view = WorkerView(home.layout, self._topology.ordered())
         output = forward(client, view, message.stream, position, TURN_US / client.pace)
         head[1] = output.stop
         weight = 0

@@ -107,7 +107,9 @@ class Server:
         if storage is None and self._journal is None:
             storage = _snapshot_memory()
         settings = settings_on(SERVER_SETTINGS)
-        return Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc, storage, prefetch)
+        core = Dispatcher(host, port, batch_size, no_workers, access, clocks, settings, cuda_ipc, storage, prefetch)
+        core.topology.flat = os.environ.get("GT_FLAT_COLLECTIVES", "0") not in ("", "0")
+        return core
 
     def use_core(self, core: Dispatcher) -> None:
         self.core = core

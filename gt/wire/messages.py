@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from gt.wire.base import Message as Message
 from gt.wire.event_messages import EventsToClient, EventsToDispatcher, Record
+from gt.wire.link_messages import LinksToDispatcher, LinksToWorker
 from gt.wire.recovery_messages import RecoveryToClient, RecoveryToDispatcher, RecoveryToWorker
 from gt.wire.structures import (
     Definition,
@@ -30,6 +31,7 @@ from gt.wire.structures import (
     SharedRange,
     SignalSpec,
     WorkerInfo,
+    WorkerPlace,
     WorkerStats,
 )
 from gt.wire.words import Word
@@ -54,6 +56,7 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     operator: str = ""
     #: the names of a worker's settings that are on (see `gt.wire.settings`)
     settings: list[str] = []
+    place: WorkerPlace = WorkerPlace()
 
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):
@@ -381,6 +384,7 @@ ToDispatcher = (
     | Reply
     | Report
     | EventsToDispatcher
+    | LinksToDispatcher
 )
 ToClient = (
     _ToAll
@@ -399,4 +403,5 @@ ToClient = (
     | RecoveryToClient
     | EventsToClient
 )
-ToWorker = _ToAll | Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query | Record | RecoveryToWorker
+_Work = Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query
+ToWorker = _ToAll | _Work | Record | RecoveryToWorker | LinksToWorker

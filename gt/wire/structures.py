@@ -14,6 +14,27 @@ SignalName = Annotated[str, msgspec.Meta(max_length=200)]
 WireType = tuple[str, tuple[int, ...] | None]
 
 
+class WorkerPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a worker is. A field is empty, or -1, if the machine does not tell."""
+
+    #: equal for workers on one host
+    machine: str = ""
+    hostname: str = ""
+    #: the NUMA node of its GPU, or the only one whose cores it may use
+    numa: int = -1
+    #: the PCI address of its GPU, "0000:17:00.0"
+    pci: str = ""
+    #: the PCI addresses of the GPUs below the same PCIe switch, and of those that it reaches by NVLink
+    pcie: tuple[str, ...] = ()
+    nvlink: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = [self.hostname, f"NUMA node {self.numa}" if self.numa >= 0 else "", f"PCI {self.pci}" * bool(self.pci)]
+        for name, neighbours in (("PCIe", self.pcie), ("NVLink", self.nvlink)):
+            words.append(f"{name} to {' '.join(neighbours)}" if neighbours else "")
+        return ", ".join(filter(None, words))
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
     """The description of a worker, for clients and for other workers."""
 
@@ -24,11 +45,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
     pid: int
     gpu: str = ""
     store: str = ""
+    place: WorkerPlace = WorkerPlace()
 
     def __repr__(self) -> str:
         """Without the fields that workers use to find each other."""
         gpu = f", gpu={self.gpu!r}" if self.gpu else ""
-        return f"Worker(id={self.id}, device={self.device!r}{gpu}, backend={self.backend!r}, pid={self.pid})"
+        at = f", at={str(self.place)!r}" if str(self.place) else ""
+        return f"Worker(id={self.id}, device={self.device!r}{gpu}, backend={self.backend!r}, pid={self.pid}{at})"
 
 
 class Definition(msgspec.Struct, frozen=True, array_like=True):

@@ -17,11 +17,14 @@ from gt.wire.addresses import ANY_PORT, route_address, split_address
 from gt.wire.auth import Keys, no_server
 from gt.wire.codec import Decode, encode
 from gt.wire.event_messages import Record
+from gt.wire.link_messages import MeasureLink, OpenProbe
 from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal, Reply, Welcome
 from gt.wire.settings import WORKER_SETTINGS, settings_on
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection, settled_connection
 from gt.worker.arrivals import Arrivals
+from gt.worker.collectives.link_probe import LinkProbe
+from gt.worker.collectives.place import find_place
 from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine
@@ -60,6 +63,7 @@ class Shell:
         self.plane = ProcessPlane(data_address or _reachable_address(address), engine.name, engine.device, ports)
         self.connection.also_wake_on(self.plane.wake_fd())
         self._pipe = WakePipe()
+        self._link_probe = LinkProbe(_reachable_address(address), ports, self._pipe.wake)
         self.connection.also_wake_on(self._pipe.fd)
         snapshots = WorkerSnapshots(engine, threaded=True, wake=self._pipe.wake)
         private = address.startswith("unix:")  # then this worker and its client are processes of one user
@@ -80,8 +84,9 @@ class Shell:
     def _register(self, engine: Engine, address: str, timeout: float, waiting: Callable[[], object] | None) -> None:
         """Introduce this worker to the server and wait for its answer."""
         device = engine.name, engine.device, engine.gpu_id(), self.plane.address
-        settings = settings_on(WORKER_SETTINGS)
-        hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *device, settings=settings)
+        process = PROTOCOL, VERSION, host_identity(), os.getpid()
+        settings, place = settings_on(WORKER_SETTINGS), find_place(engine.pci_address())
+        hello = Hello("worker", *process, *device, settings=settings, place=place)
         self.connection.send([encode(hello)])
         began = time.monotonic()
         while self.worker.id < 0 or (settled := settled_connection(self.connection)) is None:
@@ -114,6 +119,8 @@ class Shell:
             self._pipe.drain()
             for saved in self.worker.snapshots.finished():
                 self.connection.send([encode(saved)])
+            for measured in self._link_probe.finished():
+                self.connection.send([encode(measured)])
             if self.worker.can_continue():
                 self._work(None, [])
         if self.connection.ended and not self._arrivals:
@@ -153,6 +160,8 @@ class Shell:
             raise Refused(message.reason)
         elif isinstance(message, Record):
             self._record(message)
+        elif isinstance(message, OpenProbe | MeasureLink):
+            self._link_probe.handle(message)
         else:
             self._work(message, frames)
 

@@ -1,7 +1,8 @@
 """Traces of a worker: the events of torch's profiler, and each move from its start to its completion.
 
 A trace belongs to one client. The worker must serve no other client, because the trace would show its work. Without a
-trace the clock is never read here. Times are wall-clock times, so that the traces of several workers can be combined.
+trace the clock is never read here. Times are wall-clock times, so that the traces of several workers can be combined;
+`gt.client.stream.tracing` corrects clocks that are wrong.
 """
 
 from __future__ import annotations

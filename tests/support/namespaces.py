@@ -18,7 +18,7 @@ import shutil
 import subprocess
 from functools import cache
 
-from tests.support.processes import LONG, Process, System
+from tests.support.processes import LONG, Process, System, wait_until
 
 PORT = 9000
 _UNSHARE = ("unshare", "--net", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
@@ -148,16 +148,20 @@ class Network:
 
 
 class HostsSystem(System):
-    """A server on the head of a network. `join` starts the workers."""
+    """A server on the head of a network. `join` starts the workers. ``settings`` are those of the server."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, network: Network, private: tuple[str, ...] = ("10.77.0.0/24",)
+        self,
+        stack: contextlib.ExitStack,
+        network: Network,
+        private: tuple[str, ...] = ("10.77.0.0/24",),
+        **settings: str,
     ) -> None:
         self._stack, self.network, self.port, self.workers = stack, network, PORT, []
         self.host = network.head.address
         words = "-m", "gt.server", "--host", self.host, "-p", str(PORT)
         networks = [word for network in private for word in ("--private-network", network)]
-        self.server = self.start(*words, *networks, GT_VERBOSE="1")
+        self.server = self.start(*words, *networks, GT_VERBOSE="1", **settings)
         self.server.expect("listening")
 
     def start(self, *arguments: str, **extra: str) -> Process:
@@ -175,3 +179,13 @@ class HostsSystem(System):
             for worker in start:
                 worker.expect("joined")
             self.workers += start
+
+    def join_at_once(self, per_host: int = 2, *options: str) -> None:
+        """Workers on all hosts, which join in any order, and have measured their links."""
+        words = ["-m", "gt.worker", "--host", self.host, "-p", str(self.port), "--threads", "1", *options]
+        hosts = [host for host in self.network.hosts for _ in range(per_host)]
+        self.workers = [host.start(*words, GT_VERBOSE="1") for host in hosts]
+        for worker in self.workers:
+            worker.expect("joined")
+        pairs = len(self.network.hosts) * (len(self.network.hosts) + 1) // 2 if per_host > 1 else 0
+        wait_until(lambda: sum("the link to" in line for w in self.workers for line in w.lines) >= pairs)

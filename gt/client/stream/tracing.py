@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
+import time
 from collections.abc import Iterator
 from errno import EISDIR
 from typing import Any
@@ -20,6 +22,8 @@ from gt.wire.event_messages import EventBatch
 
 #: the sessions that are being traced
 _traced_sessions: set[Session] = set()
+#: The wall clocks of two hosts may differ by this much before one of them counts as wrong.
+CLOCK_ERROR_S = 0.5
 
 
 @contextlib.contextmanager
@@ -77,20 +81,22 @@ def _listened(client: Session, name: str, temporary: str) -> Iterator[None]:
 
 
 def _profiled(client: Session, name: str, temporary: str) -> Iterator[None]:
+    asked = time.monotonic()
     try:
         began = _request(client, name, begin=True)
     except BaseException:
         with contextlib.suppress(GtError):  # some workers may have begun
             _request(client, name, begin=False)
         raise
+    seconds = time.monotonic() - asked
     try:
         yield
     except BaseException:
         with contextlib.suppress(GtError):  # the error of the block is the one to raise
-            _write(name, temporary, _request(client, name, begin=False))
+            _write(name, temporary, _request(client, name, begin=False), seconds)
         raise
     traces = _request(client, name, begin=False)
-    _write(name, temporary, traces)
+    _write(name, temporary, traces, seconds)
     if lost := sorted(set(began) - set(traces)):
         who = ", ".join(f"worker {id}" for id in lost)
         raise WorkerLost(f"gt.debug.trace({name!r}): {who} is gone, and its part of the trace with it")
@@ -127,19 +133,30 @@ def _request(client: Session, name: str, begin: bool) -> dict[int, bytes]:
         raise GtError(f"gt.debug.trace({name!r}): {error}") from None
 
 
-def _write(name: str, temporary: str, traces: dict[int, bytes]) -> None:
+def _write(name: str, temporary: str, traces: dict[int, bytes], seconds: float) -> None:
+    """``seconds``: how long it took until all workers had begun to trace."""
     import json
     import zlib
 
     by_worker = {id: json.loads(zlib.decompress(data)) for id, data in sorted(traces.items()) if data}
     if not by_worker:
         return
+    set_wrong_clocks(by_worker, seconds)
     began = min(trace["began"] for trace in by_worker.values())
     events = [event for id, trace in by_worker.items() for event in _events(id, trace, began)]
     with _reporting_os_errors(name):
         with open(temporary, "w") as file:
             json.dump({"displayTimeUnit": "ms", "baseTimeNanoseconds": began, "traceEvents": events}, file)
         os.replace(temporary, name)
+
+
+def set_wrong_clocks(traces: dict[int, dict[str, Any]], seconds: float) -> None:
+    """The workers began to trace within this time, by their wall clocks. One that says otherwise is on a host whose
+    clock is wrong: its trace begins where most others begin."""
+    usual = int(statistics.median_low(trace["began"] for trace in traces.values()))
+    for trace in traces.values():
+        if abs(trace["began"] - usual) > (seconds + CLOCK_ERROR_S) * 1e9:
+            trace["began"] = usual
 
 
 def _events(id: int, trace: dict[str, Any], began: int) -> Iterator[dict[str, Any]]:

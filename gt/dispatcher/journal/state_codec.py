@@ -34,7 +34,7 @@ from gt.dispatcher import (
     scheduling,
     state,
 )
-from gt.dispatcher.plan import layouts, moves, planner, signals
+from gt.dispatcher.plan import hierarchy, layouts, moves, planner, signals, topology
 from gt.dispatcher.recovery import kept_snapshots, program_log, recoveries, snapshots
 from gt.dispatcher.replay import replay_plans
 from gt.ops import OPS, Op, Signature, placement
@@ -61,6 +61,7 @@ _PLAIN: dict[str, type] = {
     "Signature": Signature,
     **_classes(core, delivery, inspection, instruction_plans, ledger, listeners, relay, requests, scheduling, state),
     **_classes(moves, planner, signals, kept_snapshots, program_log, recoveries, snapshots, replay_plans, fragments),
+    **_classes(hierarchy, topology),
     "Lost": layouts.Lost,
     "Numbering": numbering.Numbering,
 }

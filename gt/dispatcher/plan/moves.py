@@ -40,6 +40,10 @@ class MoveStep:
     source: Layout
     target: Layout
     axis: int = 0
+    #: the workers in the order of the tensor's mesh, if the step has a mesh of its own (`gt.dispatcher.plan.hierarchy`)
+    order: tuple[int, ...] = ()
+    #: the blocks of the step's first axis consist of this many pieces each, which are not neighbours in the tensor
+    interleave: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -50,8 +54,13 @@ class MoveStep:
     def workers(self) -> tuple[int, ...]:
         """The workers that take part."""
         if self.source.mesh is self.target.mesh or self.is_local:
-            return self.target.workers
+            return self.holders
         return tuple(dict.fromkeys((*self.source.workers, *self.target.workers)))
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The workers that have the result."""
+        return self.order or self.target.workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +240,9 @@ def worker_share(step: MoveStep, t: TensorType, worker: int) -> WorkerShare:
     before, after = step.source.placements[step.axis], step.target.placements[step.axis]
     outer = step.source.with_placement(step.axis, R).local(t, worker).shape
     n = len(members)
+    interleave = {"interleave": step.interleave} if step.interleave else {}
     if isinstance(before, Partial):
-        attributes: dict[str, Any] = {"op": before.op}
+        attributes: dict[str, Any] = {"op": before.op, **interleave}
         if isinstance(after, Shard):
             attributes |= {"dim": after.dim, "sizes": _block_lengths(outer[after.dim], n)}
         return members, attributes
@@ -244,7 +254,7 @@ def worker_share(step: MoveStep, t: TensorType, worker: int) -> WorkerShare:
             "cut": after.dim,
             "cut_sizes": _block_lengths(outer[after.dim], n),
         }
-    return members, {"dim": before.dim, "sizes": _block_lengths(outer[before.dim], n)}
+    return members, {"dim": before.dim, "sizes": _block_lengths(outer[before.dim], n), **interleave}
 
 
 @lru_cache(1 << 12)

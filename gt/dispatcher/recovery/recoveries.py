@@ -60,6 +60,7 @@ class Recoveries:
         if not 0 <= m.wait <= MAX_WAIT_S:
             raise Violation(f"recovery may wait up to {MAX_WAIT_S:g} s for a worker, not {m.wait}")
         client.log = ProgramLog(m.wait, m.every)
+        client.ledger.kept_profiles = {}
 
     def submitted(self, client: Client, log: ProgramLog, m: Submit) -> None:
         """Keep a submission. A snapshot follows it if the log is long."""
@@ -207,6 +208,7 @@ def _begin_again(client: Client, log: ProgramLog, ledger: Ledger, messages: list
     """Put the client into the state before its first submission, with its program in its queue."""
     pending = sum(message.weight for message, _ in client.queue)
     client.done = client.received - pending
+    ledger.kept_profiles = client.ledger.kept_profiles  # so that sums are added in the same order as before
     client.ledger, client.config = ledger, Signals(substitutes=client.substitutes)
     client.codes, client.fragments = dict(log.codes), dict(log.fragments)
     client.defined_bytes = sum(coded.nbytes for coded in client.codes.values())

@@ -13,6 +13,8 @@ The ``options`` of `DataPlane.start`, by kind. Dims are non-negative; ``sizes`` 
     all_reduce       op; overwrite: whether the array itself may be overwritten
     all_gather       dim, sizes: from blocks cut along dim to the whole
     reduce_scatter   dim, sizes, op: from whole terms to this rank's block of their combination
+                     both: interleave: a block consists of this many pieces; in the whole the first pieces of all
+                     blocks come first, then all second ones, and so on
     all_to_all       join, join_sizes, cut, cut_sizes: from S(join) to S(cut)
     broadcast        root, shape, dtype; only the root has an array
     exchange         sends, receives: (rank, starts, sizes) regions; keeps: (from_starts, to_starts, sizes);

@@ -186,12 +186,14 @@ def _all_reduce(arrays: Arrays, options: OptionsByRank) -> Arrays:
 
 def _all_gather(arrays: Arrays, options: OptionsByRank) -> Arrays:
     dim, sizes = options[0]["dim"], options[0]["sizes"]
-    whole = _join(arrays, dim, sizes)
+    whole = _swap_pieces(_join(arrays, dim, sizes), dim, len(arrays), options[0].get("interleave", 1))
     return [_contiguous_copy(whole) for _ in arrays]
 
 
 def _reduce_scatter(arrays: Arrays, options: OptionsByRank) -> Arrays:
-    return _cut(combine(arrays, options[0]["op"]), options[0]["dim"], options[0]["sizes"])
+    dim, pieces = options[0]["dim"], options[0].get("interleave", 1)
+    whole = _swap_pieces(combine(arrays, options[0]["op"]), dim, pieces, len(arrays))
+    return _cut(whole, dim, options[0]["sizes"])
 
 
 def _all_to_all(arrays: Arrays, options: OptionsByRank) -> Arrays:
@@ -271,6 +273,14 @@ def _cut(whole: Any, dim: int, sizes: Any) -> Arrays:
         _contiguous_copy(whole[(*[slice(None)] * dim, slice(start, start + n))])
         for start, n in zip(starts, sizes, strict=True)
     ]
+
+
+def _swap_pieces(x: Any, dim: int, outer: int, inner: int) -> Any:
+    """The dim, seen as ``outer`` blocks of ``inner`` pieces, as ``inner`` blocks of ``outer`` pieces."""
+    if outer == 1 or inner == 1:
+        return x
+    blocks = x.reshape(*x.shape[:dim], outer, inner, x.shape[dim] // (outer * inner), *x.shape[dim + 1 :])
+    return blocks.swapaxes(dim, dim + 1).reshape(x.shape)
 
 
 def _region(starts: Any, sizes: Any) -> tuple[slice, ...]:

@@ -112,11 +112,14 @@ def all_gather(call: CollectiveCall) -> CollectivePlan:
     else:
         copies, counts = _bytes(x).repeat(call.size), _nbytes(shapes, x.dtype)
         issue = lambda backend: backend.alltoall_base(_bytes(out), copies, counts, [counts[call.rank]] * call.size)
-    return CollectivePlan(_issue_unless(out.numel() == 0, issue), lambda: _join_blocks(out, shapes, dim))
+    pieces = call.options.get("interleave", 1)
+    finish = lambda: swap_pieces(_join_blocks(out, shapes, dim), dim, call.size, pieces)
+    return CollectivePlan(_issue_unless(out.numel() == 0, issue), finish)
 
 
 def reduce_scatter(call: CollectiveCall) -> CollectivePlan:
-    x, dim, sizes = call.operand, call.options["dim"], call.options["sizes"]
+    dim, sizes = call.options["dim"], call.options["sizes"]
+    x = swap_pieces(call.operand, dim, call.options.get("interleave", 1), call.size)
     packed, counts = _cut_blocks(x, dim, sizes, call)
     block_shape = _with_size(x.shape, dim, sizes[call.rank])
     terms = call.empty((call.size, *block_shape), x.dtype)
@@ -227,6 +230,14 @@ def pack(parts: list[Tensor], call: CollectiveCall, dtype: torch.dtype | None = 
     for x, target in zip(full, split(packed, [x.numel() for x in full]), strict=True):
         target.view(x.shape).copy_(x)
     return packed, counts
+
+
+def swap_pieces(x: Tensor, dim: int, outer: int, inner: int) -> Tensor:
+    """The dim, seen as ``outer`` blocks of ``inner`` pieces, as ``inner`` blocks of ``outer`` pieces."""
+    if outer == 1 or inner == 1:
+        return x
+    pieces = x.reshape(*x.shape[:dim], outer, inner, x.shape[dim] // (outer * inner), *x.shape[dim + 1 :])
+    return pieces.transpose(dim, dim + 1).reshape(x.shape).contiguous()
 
 
 def _join_blocks(flat: Tensor, shapes: list[tuple[int, ...]], dim: int) -> Tensor:

@@ -86,6 +86,9 @@ class Engine(Protocol):
     def gpu_id(self) -> str:
         """The unique name of the GPU; empty if the device is not a GPU."""
 
+    def pci_address(self) -> str:
+        """The PCI address of the GPU, "0000:17:00.0"; empty if the device is not a GPU, or it is not known."""
+
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
     def is_broken(self, error: BaseException) -> bool:

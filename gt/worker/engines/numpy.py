@@ -108,6 +108,9 @@ class NumpyEngine:
     def gpu_id(self) -> str:
         return ""
 
+    def pci_address(self) -> str:
+        return ""
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 

@@ -138,6 +138,13 @@ class TorchEngine:
         # for tests with several workers on one GPU: NCCL accepts them if they seem to be on several hosts
         return f"{uuid} {os.getpid()}" if os.environ.get("GT_NCCL_SHARED", "0") not in ("", "0") else uuid
 
+    def pci_address(self) -> str:
+        properties = torch.cuda.get_device_properties(self._device) if self.on_gpu else None
+        if not hasattr(properties, "pci_bus_id"):  # torch before 2.8
+            return ""
+        at: Any = properties
+        return f"{at.pci_domain_id:04x}:{at.pci_bus_id:02x}:{at.pci_device_id:02x}.0"
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         # on the CPU torch raises a plain RuntimeError that only the name of the allocator identifies
         return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
