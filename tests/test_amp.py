@@ -215,3 +215,23 @@ def test_custom_fwd_without_brackets():
     Double.apply(x).sum().backward()
     assert x.grad.tolist() == [2, 2]
     assert gt.amp.is_autocast_available("cuda")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_checkpoint_runs_again_with_its_own_autocast(inside):
+    """The backward pass may be outside of the autocast of the forward pass, or inside of another one."""
+    gt.manual_seed(0)
+    first, second = gt.nn.Linear(4, 8), gt.nn.Linear(8, 4)
+    x = gt.randn(3, 4)
+    block = lambda x: second(first(x).tanh())
+    grads = []
+    for run in (block, lambda x: gt.checkpoint(block, x, use_reentrant=False)):
+        with gt.autocast(dtype=gt.bfloat16, enabled=inside):
+            loss = run(x).float().square().sum()
+        with gt.autocast(dtype=gt.bfloat16, enabled=not inside):
+            loss.backward()
+        grads.append([p.grad.numpy() for p in (*first.parameters(), *second.parameters())])
+        first.zero_grad()
+        second.zero_grad()
+    for plain, again in zip(*grads, strict=True):
+        np.testing.assert_array_equal(plain, again)

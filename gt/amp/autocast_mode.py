@@ -85,6 +85,15 @@ def _count_thread(changed: bool, by: int) -> None:
             emit.casting = _cast_operands if _threads else None
 
 
+def _remember() -> Callable[[], autocast]:
+    """The autocast of this thread, to run a function again. Parameters are cast anew: their tape ends with that run."""
+    lower = _mode.dtype
+    return lambda: autocast(dtype=lower, enabled=lower is not None, cache_enabled=False)
+
+
+emit.remember_autocast = _remember
+
+
 def current_dtype() -> DType | None:
     """The lower dtype of autocast in this thread, or None."""
     return _mode.dtype

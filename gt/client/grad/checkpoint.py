@@ -1,7 +1,8 @@
 """Activation checkpointing: values that gradients need are computed again instead of being saved.
 
 A checkpointed call is recorded as usual, but each value to save is replaced by a number. When the backward pass first
-needs one of the values, the function runs again with the same random numbers, and this time the values are collected.
+needs one of the values, the function runs again with the same random numbers, signals and autocast, and this time the
+values are collected.
 The nodes of the second run are dropped. Gradients of gradients, `retain_graph` and parameters that the function uses
 without taking them as arguments all work, as with torch's ``use_reentrant=False``.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 from gt.client.grad.backward import as_leaf, enable_grad
 from gt.client.stream import scope
-from gt.client.tensor import random_state, tape
+from gt.client.tensor import emit, random_state, tape
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tape import Edge, SavedTensor
 from gt.client.tensor.tensor import Tensor
@@ -31,6 +32,8 @@ class CheckpointedCall:
         self.random_state = random_state.state() if rng else None
         #: the signals it ran under
         self.signals = scope.thread.stack
+        #: enters the autocast it ran under
+        self.autocast = emit.remember_autocast()
         #: how many values the first run would have saved
         self.count = 0
         #: number -> the value, as collected by the last run and not used yet
@@ -53,6 +56,7 @@ class CheckpointedCall:
             enable_grad(),
             tape.saving_by(collector.save),
             scope.restored(self.signals),
+            self.autocast(),
         ):
             self.function(*map(_as_new_leaf, self.args), **{k: _as_new_leaf(v) for k, v in self.kwargs.items()})
         if collector.count < self.count:

@@ -28,6 +28,8 @@ PLACED = OPS["placed"]
 
 #: casts operands to the dtypes of `gt.autocast`; None outside of it
 casting: Callable[[Op, tuple[Any, ...], Attrs], tuple[tuple[Any, ...], Attrs]] | None = None
+#: remembers the autocast that is in force: the result enters it again; set by `gt.amp`
+remember_autocast: Callable[[], Callable[[], AbstractContextManager[Any]]] = lambda: nullcontext
 
 
 class ViewRecipe:
