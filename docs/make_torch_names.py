@@ -25,6 +25,7 @@ PLACES = (
     "fx", "hub", "jit", "library", "multiprocessing", "nn.attention", "nn.attention.flex_attention", "nn.modules",
     "nn.parallel", "nn.utils.fusion", "nn.utils.parametrizations", "nn.utils.parametrize", "onnx", "random",
     "serialization", "sparse", "utils.checkpoint", "utils.data", "ao", "ao.quantization",
+    "autograd.functional", "optim.swa_utils",
 )  # fmt: skip
 #: Classes of torch's C++ parts, which are public names only by their spelling.
 PUBLIC_CLASSES = {"Event", "Generator", "Size", "Stream", "Tag", "Tensor", "device", "dtype", "layout", "memory_format"}

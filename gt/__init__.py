@@ -158,8 +158,8 @@ if _MissingModules not in _sys.meta_path:
 
 #: Modules that are imported at their first use.
 _LAZY = (
-    "accelerator", "amp", "ao", "backends", "compiler", "cuda", "debug", "distributed", "distributions", "fft", "fx",
-    "hub", "jit", "library", "multiprocessing", "nn", "optim", "pipeline", "random", "serialization", "sparse",
+    "accelerator", "amp", "ao", "backends", "compiler", "cuda", "debug", "distributed", "distributions", "fft", "func",
+    "fx", "hub", "jit", "library", "multiprocessing", "nn", "optim", "pipeline", "random", "serialization", "sparse",
     "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
@@ -209,6 +209,7 @@ _LAZY_NAMES |= {
     "sparse_csr_tensor": "sparse.create",
     "spmm": "sparse.products",
     "to_device": "data",
+    "vmap": "func",
 }
 
 if TYPE_CHECKING:
@@ -222,6 +223,7 @@ if TYPE_CHECKING:
     from gt import distributed as distributed
     from gt import distributions as distributions
     from gt import fft as fft
+    from gt import func as func
     from gt import fx as fx
     from gt import hub as hub
     from gt import jit as jit
@@ -271,6 +273,7 @@ if TYPE_CHECKING:
     from gt.client.signals.rebalancing import rebalance as rebalance
     from gt.client.stream.recovery import recovery as recovery
     from gt.data import to_device as to_device
+    from gt.func import vmap as vmap
     from gt.functions.legacy import BFloat16Tensor as BFloat16Tensor
     from gt.functions.legacy import BoolTensor as BoolTensor
     from gt.functions.legacy import ByteTensor as ByteTensor

@@ -36,7 +36,7 @@ REASONS = {
     r".*(cudnn|miopen|mkldnn|mkl_|_cuda|cufft|cublas).*": "the workers choose the kernels, docs/differences.md",
     r".*[a-z](Storage|storage|storage_type)\b.*": NO_MEMORY,
     r"Tensor\.(as_strided.*|data_ptr|share_memory_|set_|resize.*|.*storage.*|const_data_ptr)": NO_MEMORY,
-    r"(func|vmap|autograd\.(forward_ad|functional))\b.*": "transforms of functions are not built, docs/differences.md",
+    r"autograd\.forward_ad\b.*": "gradients in forward mode are not built, docs/differences.md",
     r".*(named|names|refine_names|align_).*|Tensor\.(rename.*|has_names)": "GT has no named dims",
     r"sparse\..*|(Tensor\.)?\w*(sparse|coalesce|spmm|spaddmm|smm|dsmm)\w*": SPARSE,
     r"Tensor\.(indices|values|c?crow_indices|c?col_indices|row_indices|dense_dim)": SPARSE,

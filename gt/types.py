@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, SupportsIndex, overload
 from weakref import WeakValueDictionary
 
 __all__ = [
@@ -34,6 +34,18 @@ class Size(tuple[int, ...]):
         for n in self:
             product *= n
         return product
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> Size: ...
+    def __getitem__(self, key: Any) -> int | Size:
+        """One size, or a `Size` of several."""
+        part: Any = tuple.__getitem__(self, key)
+        return Size(part) if type(part) is tuple else part
+
+    def __add__(self, other: Any) -> Any:
+        return Size(tuple.__add__(self, other))
 
     def __repr__(self) -> str:
         return f"gt.Size({list(self)})"

@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.client.tensor",),
     ("gt.client.grad",),
     ("gt.functions", "gt.fft", "gt.linalg", "gt.special", "gt.sparse", "gt.random", "gt.signal", "gt.autograd"),
-    ("gt.nn", "gt.optim", "gt.distributions"),
+    ("gt.nn", "gt.optim", "gt.distributions", "gt.func"),
     ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils", "gt.interop"),
     ("gt.accelerator", "gt.array_api", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.onnx"),
     ("gt.ao", "gt.compiler", "gt.library", "gt.multiprocessing"),

@@ -551,9 +551,9 @@ REFUSED = [
     ("x.to('nowhere')", gt.DTypeError, "'nowhere' is not a device; leave it out, or use 'cpu' or 'cuda'"),
     ("gt.zeros(2, 3).item()", gt.ShapeError, None),
     (
-        "gt.vmap",
+        "gt.nested",
         AttributeError,
-        "gt.vmap is not there yet (torch.vmap); transforms of functions are not built, docs/differences.md",
+        "gt.nested is not there yet (torch.nested); GT has no nested or masked tensors",
     ),
     (
         "gt.relux",

@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from gt.autograd import function, graph
+from gt.autograd import function, functional, graph
 from gt.client.grad.anomaly import detect_anomaly, set_detect_anomaly
 from gt.client.grad.backward import (
     backward,
@@ -20,8 +20,9 @@ from gt.functions.creation import as_tensor as _as_tensor
 from gt.missing import absent as _absent
 
 __all__ = [
-    "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "grad", "gradcheck",
-    "gradgradcheck", "graph", "inference_mode", "is_grad_enabled", "no_grad", "set_detect_anomaly", "set_grad_enabled",
+    "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "functional", "grad",
+    "gradcheck", "gradgradcheck", "graph", "inference_mode", "is_grad_enabled", "no_grad", "set_detect_anomaly",
+    "set_grad_enabled",
 ]  # fmt: skip
 _absent("autograd")
 

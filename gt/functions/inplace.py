@@ -11,7 +11,7 @@ from gt.client.tensor.emit import call_into
 from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, derive, draw, indexing, matmul, pointwise, scatter, views
+from gt.functions import creation, derive, draw, indexing, inplace_views, matmul, pointwise, scatter, views
 from gt.functions.derive import Function, documented, either_, second_operand, tensors_
 from gt.functions.pointwise import ADD, CLAMP, DIV, SUB
 from gt.ops import OPS, Attrs, Op
@@ -203,6 +203,19 @@ def _fill_diagonal_(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     return x
 
 
+def _apply_(x: Tensor, callable: Function) -> Tensor:
+    """Replace each element by the function's value for it, in Python. Waits for the workers."""
+    values = [callable(value) for value in x.detach().flatten().tolist()]
+    return x.copy_(creation.tensor(values, x._type.dtype).reshape(x._type.shape))
+
+
+def _map_(x: Tensor, tensor: Tensor, callable: Function) -> Tensor:
+    """Replace each element by the function's value for it and for the tensor's element there, in Python. Waits."""
+    others = tensor.expand(x._type.shape).flatten().tolist()
+    values = [callable(a, b) for a, b in zip(x.detach().flatten().tolist(), others, strict=True)]
+    return x.copy_(creation.tensor(values, x._type.dtype).reshape(x._type.shape))
+
+
 def _all_dims(ndim: int) -> Attrs:
     return (("dims", tuple(range(ndim))), ("accumulate", False))
 
@@ -225,6 +238,9 @@ INPLACE: dict[str, Function] = {
     "masked_scatter_": indexing.masked_scatter_,
     "scatter_add_": _scatter_add_,
     **scatter.INPLACE,
+    **inplace_views.INPLACE,
+    "apply_": _apply_,
+    "map_": _map_,
     "addmm_": _copied_(matmul.addmm),
     "baddbmm_": _copied_(matmul.baddbmm),
     "addbmm_": _copied_(matmul.addbmm),

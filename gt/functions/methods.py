@@ -25,6 +25,7 @@ from gt.functions import (
     indexing,
     inplace,
     joining,
+    legacy,
     matmul,
     norm,
     order,
@@ -231,6 +232,11 @@ def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, 
     return creation.tensor(data, x._type.dtype if dtype is None else dtype, device=device, requires_grad=requires_grad)
 
 
+def _new_legacy(x: Tensor, *data: Any, device: Any = None) -> Tensor:
+    """A tensor of these sizes, or of this data, of this tensor's dtype: torch's oldest form of `new_empty`."""
+    return legacy.make("new", x._type.dtype, data, device)
+
+
 def _new_full(
     x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -282,16 +288,7 @@ def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
 
 #: whether a tensor is on a kind of device; none is, because the tensor is on a worker
 DEVICE_KINDS = [
-    "is_cpu",
-    "is_cuda",
-    "is_ipu",
-    "is_maia",
-    "is_mkldnn",
-    "is_mps",
-    "is_mtia",
-    "is_vulkan",
-    "is_xla",
-    "is_xpu",
+    *("is_cpu", "is_cuda", "is_ipu", "is_maia", "is_mkldnn", "is_mps", "is_mtia", "is_vulkan", "is_xla", "is_xpu"),
 ]
 
 OTHERS: dict[str, Any] = {
@@ -337,6 +334,7 @@ OTHERS: dict[str, Any] = {
     "__copy__": pointwise.clone,
     "__deepcopy__": _deep_copy,
     "where": lambda x, condition, other: pointwise.where(condition, x, other),
+    "new": _new_legacy,
     "new_tensor": _new_tensor,
     "new_full": _new_full,
     "new_zeros": _new(creation.zeros, creation.zeros_like),

@@ -151,6 +151,25 @@ CTCLoss = _loss(
 )
 
 
+class _Loss(Module):
+    """Torch's base of losses, for losses of users. GT's own do not derive from it."""
+
+    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
+        super().__init__()
+        options = {"size_average": size_average, "reduce": reduce, "reduction": reduction}
+        self.reduction: str = _without_deprecated(options)["reduction"]
+
+
+class _WeightedLoss(_Loss):
+    """A `_Loss` with weights of classes."""
+
+    def __init__(
+        self, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.register_buffer("weight", weight)
+
+
 class TripletMarginWithDistanceLoss(Module):
     """The triplet loss with a distance function of the caller's. See `torch.nn.TripletMarginWithDistanceLoss`."""
 

@@ -4,7 +4,7 @@ It may import `gt.functions` and below.
 """
 
 from gt.missing import absent as _absent
-from gt.optim import lr_scheduler
+from gt.optim import lr_scheduler, swa_utils
 from gt.optim.adafactor import Adafactor
 from gt.optim.adam import Adam, AdamW
 from gt.optim.adam_variants import Adamax, NAdam, RAdam, SparseAdam
@@ -15,6 +15,6 @@ from gt.optim.sgd import ASGD, SGD
 
 __all__ = [
     "ASGD", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "Optimizer",
-    "RAdam", "RMSprop", "Rprop", "SparseAdam", "lr_scheduler",
+    "RAdam", "RMSprop", "Rprop", "SparseAdam", "lr_scheduler", "swa_utils",
 ]  # fmt: skip
 _absent("optim")

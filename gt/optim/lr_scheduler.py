@@ -14,17 +14,21 @@ from math import cos, floor, pi
 from typing import Any
 
 from gt.missing import absent
+from gt.optim.cyclic import CyclicLR
 from gt.optim.one_cycle import OneCycleLR
 from gt.optim.optimizer import Group, Optimizer
 from gt.optim.plateau import ReduceLROnPlateau
 from gt.optim.schedule import LRScheduler, refuse_in_compiled, set_rate
 
 __all__ = [
-    "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
-    "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR",
-    "ReduceLROnPlateau", "SequentialLR", "StepLR",
+    "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+    "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR",
+    "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR",
 ]  # fmt: skip
 absent("optim.lr_scheduler")
+
+#: Torch's older name for the base, from which many programs derive their own schedulers.
+_LRScheduler = LRScheduler
 
 
 Lambda = Callable[[int], float]

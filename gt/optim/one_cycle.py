@@ -51,11 +51,11 @@ class OneCycleLR(LRScheduler):
             raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
         if last_epoch == -1:
             groups = optimizer.param_groups
-            for group, lr in zip(groups, _per_group(max_lr, groups, "max_lr"), strict=True):
+            for group, lr in zip(groups, per_group(max_lr, groups, "max_lr"), strict=True):
                 first = lr / div_factor
                 group.update(initial_lr=first, max_lr=lr, min_lr=first / final_div_factor)
             if cycle_momentum:
-                _start_momenta(groups, max_momentum, base_momentum)
+                start_momenta(groups, max_momentum, base_momentum)
         super().__init__(optimizer, last_epoch)
 
     def next(self, group: Group, base: float) -> float:
@@ -68,7 +68,7 @@ class OneCycleLR(LRScheduler):
         fraction = (self.last_epoch - start) / (end - start)
         anneal = ANNEAL[self.anneal_strategy]
         if self.cycle_momentum:
-            _set_momentum(group, anneal(*(group[name] for name in momenta), fraction))
+            set_momentum(group, anneal(*(group[name] for name in momenta), fraction))
         return float(anneal(*(group[name] for name in rates), fraction))
 
 
@@ -85,14 +85,14 @@ def _phases(total: int, pct_start: float, three: bool) -> list[tuple[float, tupl
     ]
 
 
-def _start_momenta(groups: list[Group], max_momentum: Any, base_momentum: Any) -> None:
-    high, low = _per_group(max_momentum, groups, "max_momentum"), _per_group(base_momentum, groups, "base_momentum")
+def start_momenta(groups: list[Group], max_momentum: Any, base_momentum: Any) -> None:
+    high, low = per_group(max_momentum, groups, "max_momentum"), per_group(base_momentum, groups, "base_momentum")
     for group, most, least in zip(groups, high, low, strict=True):
         group.update(max_momentum=most, base_momentum=least)
-        _set_momentum(group, most)
+        set_momentum(group, most)
 
 
-def _per_group(value: float | list[float], groups: list[Group], name: str) -> list[float]:
+def per_group(value: float | list[float], groups: list[Group], name: str) -> list[float]:
     if not isinstance(value, list | tuple):
         return [value] * len(groups)
     if len(value) != len(groups):
@@ -100,7 +100,7 @@ def _per_group(value: float | list[float], groups: list[Group], name: str) -> li
     return list(value)
 
 
-def _set_momentum(group: Group, value: float) -> None:
+def set_momentum(group: Group, value: float) -> None:
     if "betas" in group:
         group["betas"] = (value, *group["betas"][1:])
     else:

@@ -4,7 +4,8 @@
 """
 
 from gt.missing import absent as _absent
+from gt.sparse.create import DoubleTensor, FloatTensor, HalfTensor
 from gt.sparse.products import addmm, mm, sum
 
-__all__ = ["addmm", "mm", "sum"]
+__all__ = ["DoubleTensor", "FloatTensor", "HalfTensor", "addmm", "mm", "sum"]
 __getattr__ = _absent("sparse")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.client.tensor.arguments import check_device, dtype_of, sizes
@@ -10,7 +11,7 @@ from gt.errors import ShapeError
 from gt.functions import creation
 from gt.functions.sort import searchsorted
 from gt.sparse.matrix import SparseTensor
-from gt.types import int64
+from gt.types import DType, float16, float32, float64, int64
 
 
 def _vectors(*parts: Any) -> list[Tensor]:
@@ -95,3 +96,22 @@ def from_dense(x: Tensor, sparse_dim: int = 2) -> SparseTensor:
         raise ShapeError(f"to_sparse({x._type}, {sparse_dim}): GT has sparse matrices, of two dims, docs/sparse.md")
     rows, columns = x.detach().nonzero(as_tuple=True)
     return SparseTensor(rows, columns, x[rows, columns], x.shape, True)
+
+
+def _legacy(name: str, dtype: DType) -> Callable[..., SparseTensor]:
+    """Torch's older constructor of matrices of one dtype."""
+
+    def make(*arguments: Any, device: Any = None) -> SparseTensor:
+        if not arguments or isinstance(arguments[0], int):
+            return sparse_coo_tensor(arguments, dtype=dtype, device=device)
+        return sparse_coo_tensor(*arguments, dtype=dtype, device=device)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"A sparse matrix of {dtype.name} from indices, values and sizes; `gt.sparse_coo_tensor` is newer."
+    return make
+
+
+FloatTensor, DoubleTensor, HalfTensor = (
+    _legacy(name, dtype)
+    for name, dtype in (("FloatTensor", float32), ("DoubleTensor", float64), ("HalfTensor", float16))
+)

@@ -74,10 +74,14 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the outputs with respect to the inputs; changes no ``grad``. See `torch.autograd.grad`."""
+    """The gradients of the outputs with respect to the inputs; changes no ``grad``. See `torch.autograd.grad`.
+
+    ``only_inputs`` has no effect, as in torch.
+    """
     roots = roots_of(_as_list(outputs), _as_list(grad_outputs))
     retain = create_graph if retain_graph is None else retain_graph
     tensors = _as_list(inputs)

@@ -21,7 +21,7 @@ from gt.client.tensor.tape import Edge, SavedTensor
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
 
-__all__ = ["checkpoint"]
+__all__ = ["checkpoint", "checkpoint_sequential"]
 
 
 class CheckpointedCall:
@@ -129,3 +129,28 @@ def checkpoint(
     call = CheckpointedCall(function, args, kwargs, preserve_rng_state)
     with tape.saving_by(call.save):
         return function(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True
+) -> Any:
+    """Call modules one after the other, with a checkpoint for each segment but the last.
+
+    See `torch.utils.checkpoint.checkpoint_sequential`.
+    """
+    calls = list(functions)
+    size = len(calls) // segments
+    starts = range(0, size * (segments - 1), size) if size else ()
+    for start in starts:
+        part = _chain(calls[start : start + size])
+        input = checkpoint(part, input, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state)
+    return _chain(calls[len(starts) * size :])(input)
+
+
+def _chain(calls: list[Callable[..., Any]]) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        for call in calls:
+            x = call(x)
+        return x
+
+    return run

@@ -214,6 +214,13 @@ class Device(str):
         number = self.partition(":")[2]
         return int(number) if number else None
 
+    def __enter__(self) -> Device:
+        """In torch, tensors are created on this device inside the block. Here it has no effect."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
     def __repr__(self) -> str:
         return f"device(type={self.type!r}{'' if self.index is None else f', index={self.index}'})"
 

@@ -27,6 +27,8 @@ BASES = {
     "_ConvNd": ("conv", "_Conv"),
     "_ConvTransposeNd": ("conv", "_ConvTranspose"),
     "_DropoutNd": ("dropout", "_Dropout"),
+    "_Loss": ("losses", "_Loss"),
+    "_WeightedLoss": ("losses", "_WeightedLoss"),
 }
 
 

@@ -10,6 +10,8 @@ from gt.missing import refuse
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__" and (dataloader := _dataloader()) is not None:  # for ``from gt.utils.data import *``
+        return [name for name in dataloader.torch_data.__all__ if not name.startswith("_")]
     if name.startswith("_"):
         raise AttributeError(f"gt.utils.data.{name} does not exist", name=name)
     dataloader = _dataloader()
