@@ -7,15 +7,20 @@ from typing import Any
 import torch
 
 from gt.torch_device import backend
+from gt.torch_device.compositions import layers
+from gt.torch_device.kernels import functional
 
 _FUSED: Any = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 _PARTS: Any = torch.ops.aten._scaled_dot_product_attention_math.default
+_BACKWARD = "_scaled_dot_product_fused_attention_overrideable_backward"
+_backward_in_one_kernel = functional(layers.OVERLOADS[_BACKWARD])
 
 
 def register() -> None:
     # Under both keys: with and without gradients.
     for key in (backend.KEY, backend.AUTOGRAD_KEY):
         backend.add_kernel("scaled_dot_product_attention", _attention, key)
+    backend.add_kernel(_BACKWARD, _backward, backend.AUTOGRAD_KEY)
 
 
 def _attention(
@@ -32,7 +37,7 @@ def _attention(
     shape = query.shape[:-2]
     is_plain = shape == key.shape[:-2] == value.shape[:-2] or (enable_gqa and key.ndim > 2 and value.ndim > 2)
     needs_parts = dropout_p or (attn_mask is not None and (attn_mask.requires_grad or is_causal))
-    if needs_parts or not is_plain or not shape or not query.is_floating_point():
+    if needs_parts or backend.is_forward_mode() or not is_plain or not shape or not query.is_floating_point():
         # from its parts: what is dropped, or the gradient of a mask, is not in the instruction
         options = {"scale": scale, "enable_gqa": enable_gqa}
         return _PARTS(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[0]
@@ -40,3 +45,23 @@ def _attention(
         times = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
     return _FUSED(query, key, value, attn_mask, 0.0, is_causal, False, scale=scale)[0]
+
+
+def _backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, mask: Any,
+    *rest: Any, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """The gradients. torch has no rule for their own gradients, so those come from the parts."""
+    if not torch.is_grad_enabled() and not backend.is_transformed():
+        return _backward_in_one_kernel(grad, q, k, v, bias, mask, *rest, scale=scale)
+    factor, is_causal = q.shape[-1] ** -0.5 if scale is None else scale, rest[7]
+    scores = q @ k.mT * factor
+    if is_causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    if bias is not None and bias.numel():
+        is_boolean = bias.dtype is torch.bool
+        scores = scores.masked_fill(bias.logical_not(), -torch.inf) if is_boolean else scores + bias
+    weights = scores.softmax(-1)
+    slopes = grad @ v.mT
+    of_scores = weights * (slopes - (slopes * weights).sum(-1, keepdim=True)) * factor
+    return of_scores @ k, of_scores.mT @ q, weights.mT @ grad, None

@@ -163,6 +163,7 @@ def _local_scalar_dense(x: torch.Tensor) -> Any:
 KERNELS: dict[str, Kernel] = {
     "_copy_from": _copy_from,
     "_copy_from_and_resize": _copy_from_and_resize,
+    "_efficientzerotensor": _empty,  # whose first use makes it zeros
     "_local_scalar_dense": _local_scalar_dense,
     "_to_copy": _to_copy,
     "clone": _clone,

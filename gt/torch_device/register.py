@@ -18,10 +18,12 @@ from gt.torch_device import (
     autocast,
     backend,
     copies,
+    cross_entropy,
     fallback,
     kernels,
     optimizers,
     patches,
+    products,
     recurrent,
     storages,
     views,
@@ -58,6 +60,9 @@ def register() -> None:
             _derive(overload)
     backend.add_fallback(fallback.run)
     attention.register()
+    cross_entropy.register()
+    products.register()
+    backend.in_forward_mode(WHOLE)
     recurrent.register()
     autocast.register()
     patches.install()

@@ -211,8 +211,8 @@ def install() -> None:
     storage.__new__ = _construct(storage.__new__)
     tensor: Any = torch.Tensor
     tensor.share_memory_ = _refusing("Tensor.share_memory_", tensor.share_memory_)
-    tensor.__dlpack__ = _refusing("Tensor.__dlpack__", tensor.__dlpack__)
-    _dlpack.to_dlpack = _refusing("to_dlpack", _dlpack.to_dlpack)
+    tensor.__dlpack__, tensor.__dlpack_device__ = _exported(tensor.__dlpack__), _exporter(tensor.__dlpack_device__)
+    _dlpack.to_dlpack = _exported(_dlpack.to_dlpack)
     ForkingPickler.register(torch.Tensor, _reduce_for_process)
     ForkingPickler.register(torch.nn.Parameter, _reduce_for_process)
     serialization.register_package(5, lambda storage: None, restorer(NAME))
@@ -266,6 +266,31 @@ def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(x, *args, **kwargs)
 
     return function
+
+
+def _exported(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DLPack passes memory on: that of a copy on the CPU, unless the other side wants the tensor's own."""
+
+    @wraps(original)
+    def export(x: torch.Tensor, *args: Any, copy: bool | None = None, **options: Any) -> Any:
+        if not is_on_device(x):
+            return original(x, *args, **options, **({} if copy is None else {"copy": copy}))
+        if copy is False:
+            raise BufferError(str(_refuse("__dlpack__(copy=False)")))
+        return original(x.cpu(), *args, **options)
+
+    return export
+
+
+def _exporter(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def device(x: torch.Tensor) -> Any:
+        return original(x if not is_on_device(x) else _ON_CPU)
+
+    return device
+
+
+_ON_CPU = torch.empty(0)
 
 
 def _reduce_for_process(x: torch.Tensor) -> Any:
