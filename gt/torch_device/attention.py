@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,15 +13,53 @@ from gt.torch_device.kernels import functional
 
 _FUSED: Any = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 _PARTS: Any = torch.ops.aten._scaled_dot_product_attention_math.default
-_BACKWARD = "_scaled_dot_product_fused_attention_overrideable_backward"
-_backward_in_one_kernel = functional(layers.OVERLOADS[_BACKWARD])
 
 
 def register() -> None:
     # Under both keys: with and without gradients.
     for key in (backend.KEY, backend.AUTOGRAD_KEY):
         backend.add_kernel("scaled_dot_product_attention", _attention, key)
-    backend.add_kernel(_BACKWARD, _backward, backend.AUTOGRAD_KEY)
+    backend.add_kernel(_FUSED_BACKWARD, _backward, backend.AUTOGRAD_KEY)
+
+
+def _heads_inside(function: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+    """The function for a query that is a view [batch, positions, heads, features] with two dims exchanged. As those of
+    torch's kernels, its results are stored in that order too: what puts the heads together need not copy."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        results = function(*args, **kwargs)
+        for place in places:
+            y = results[place]
+            _, heads, positions, features = y._type.shape
+            y._strides = (heads * positions * features, features, heads * features, 1)
+        return results
+
+    return run
+
+
+_forward_plain, _backward_plain = functional(layers.attention), functional(layers.attention_backward)
+_forward_inside = functional(_heads_inside(layers.attention, (0,)))
+_backward_inside = functional(_heads_inside(layers.attention_backward, (0, 1, 2)))
+
+
+def _is_exchanged(query: torch.Tensor) -> bool:
+    return query.ndim == 4 and not query.is_contiguous() and query.numel() > 0
+
+
+def _forward_kernel(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return (_forward_inside if _is_exchanged(query) else _forward_plain)(query, *args, **kwargs)
+
+
+def _backward_kernel(grad: torch.Tensor, query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return (_backward_inside if _is_exchanged(query) else _backward_plain)(grad, query, *args, **kwargs)
+
+
+_FUSED_BACKWARD = "_scaled_dot_product_fused_attention_overrideable_backward"
+#: overload -> kernel
+KERNELS: dict[str, backend.Kernel] = {
+    "_scaled_dot_product_fused_attention_overrideable": _forward_kernel,
+    _FUSED_BACKWARD: _backward_kernel,
+}
 
 
 def _attention(
@@ -53,7 +92,7 @@ def _backward(
 ) -> Any:  # fmt: skip
     """The gradients. torch has no rule for their own gradients, so those come from the parts."""
     if not torch.is_grad_enabled() and not backend.is_transformed():
-        return _backward_in_one_kernel(grad, q, k, v, bias, mask, *rest, scale=scale)
+        return _backward_kernel(grad, q, k, v, bias, mask, *rest, scale=scale)
     factor, is_causal = q.shape[-1] ** -0.5 if scale is None else scale, rest[7]
     scores = q @ k.mT * factor
     if is_causal:

@@ -1,4 +1,4 @@
-"""The gradient of `matmul`, where it is differentiated or vectorized in turn: torch has no rules for `matmul_backward`."""
+"""The gradient of `matmul`, where torch differentiates or vectorizes it in turn: it has no rules for that."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def register() -> None:
     if OVERLOADS:
         return
     backend.register_device(DeviceModule(), signals.in_backward)
-    for overload, kernel in (views.KERNELS | copies.KERNELS | storages.KERNELS | optimizers.KERNELS).items():
+    for overload, kernel in (
+        views.KERNELS | copies.KERNELS | storages.KERNELS | optimizers.KERNELS | attention.KERNELS
+    ).items():
         _add(overload, kernel)
     for overload in backend.overloads():
         if overload not in OVERLOADS:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from gt.client.stream import configuration, scope
-from gt.client.tensor.emit import place_by, uploading
+from gt.client.tensor.emit import uploading
+from gt.client.tensor.relocation import place_by
 from gt.client.tensor.tensor import Tensor
 from gt.saving.files import read_on_workers, reading_request
 from gt.types import TensorType
