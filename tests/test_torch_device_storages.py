@@ -175,9 +175,7 @@ REFUSALS: list[tuple[Callable[[torch.Tensor], Any], str]] = [
     (lambda x: x.untyped_storage().pin_memory(), "has no memory in this process"),
     (lambda x: x.untyped_storage().resize_(0), "has no memory in this process"),
     (lambda x: x.untyped_storage()[:2], "has no memory in this process"),
-    (lambda x: torch.utils.dlpack.to_dlpack(x), "has no memory in this process"),
-    (lambda x: numpy.from_dlpack(x), "has no memory in this process"),
-    (lambda x: torch.from_dlpack(x), "Unknown device type gtx"),
+    (lambda x: x.__dlpack__(copy=False), "has no memory in this process"),
     (lambda x: x.numpy(), "Use Tensor.cpu()"),
     (lambda x: numpy.asarray(x), "Use Tensor.cpu()"),
     (lambda x: memoryview(x), "bytes-like object"),  # type: ignore[arg-type]
@@ -187,9 +185,19 @@ REFUSALS: list[tuple[Callable[[torch.Tensor], Any], str]] = [
 
 @pytest.mark.parametrize(("function", "text"), REFUSALS, ids=range(len(REFUSALS)))
 def test_what_needs_memory_is_refused(function: Callable[[torch.Tensor], Any], text: str) -> None:
-    with pytest.raises((RuntimeError, TypeError, ValueError)) as error:
+    with pytest.raises((RuntimeError, TypeError, ValueError, BufferError)) as error:
         function(numbers())
     assert text in str(error.value)
+
+
+def test_dlpack_exports_a_copy_on_the_cpu() -> None:
+    x = numbers()
+    copies = (numpy.from_dlpack(x), torch.from_dlpack(x), torch.from_dlpack(torch.utils.dlpack.to_dlpack(x)))
+    x.zero_()
+    assert [y.tolist() for y in copies] == [[0, 1, 2, 3, 4, 5]] * 3
+    assert torch.from_dlpack(numpy.ones(2)).to(DEVICE).tolist() == torch.from_dlpack(torch.ones(2)).tolist() == [1, 1]
+    with pytest.raises(BufferError, match="require gradient"):
+        numpy.from_dlpack(numbers().requires_grad_())
 
 
 def test_pickling_copies_the_values() -> None:

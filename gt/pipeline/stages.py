@@ -18,9 +18,9 @@ from gt.client.signals.signal import placing_signal
 from gt.client.stream import configuration
 from gt.client.stream.configuration import PARAMETER, Signal
 from gt.client.stream.connect import session
-from gt.client.tensor.emit import place_by
 from gt.client.tensor.layout import layout
 from gt.client.tensor.placing import keep_placed, place_parameters, workers_of
+from gt.client.tensor.relocation import place_by
 from gt.errors import ConfigError
 from gt.nn import Module, ModuleList
 

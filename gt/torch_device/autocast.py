@@ -13,6 +13,8 @@ from gt.torch_device import backend
 
 _KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend.AUTOCAST_KEY))
 _CASTABLE = frozenset((torch.float32, torch.bfloat16, torch.float16))
+#: The types of most other arguments.
+_NEVER_CAST = frozenset((int, float, bool, str, type(None)))
 #: Functions of ATen that contain an op, or are one under a name that is not in its entry.
 _CONTAINING = {
     "scaled_dot_product_attention": OPS["attention"],
@@ -89,10 +91,13 @@ def _tensors(x: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_castable(x: torch.Tensor) -> bool:
-    return x.dtype in _CASTABLE and x.device.type == backend.NAME
+    return x.dtype in _CASTABLE and backend.is_on_device(x)
 
 
 def _cast(x: Any, dtype: torch.dtype) -> Any:
+    kind = type(x)
+    if kind in _NEVER_CAST:
+        return x
     if isinstance(x, torch.Tensor):
         return x.to(dtype) if x.dtype is not dtype and _is_castable(x) else x
-    return [_cast(item, dtype) for item in x] if isinstance(x, list | tuple) else x
+    return [_cast(item, dtype) for item in x] if kind is list or kind is tuple else x

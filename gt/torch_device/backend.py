@@ -24,6 +24,8 @@ NAME = "gtx"
 TRIED_VERSIONS = ("2.11", "2.13")
 #: The dispatch keys of the device's kernels, of what is recorded for gradients, and of casts under `torch.autocast`.
 KEY, AUTOGRAD_KEY, AUTOCAST_KEY = "PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1"
+#: That of rules for `torch.vmap`, on all devices.
+VMAP_KEY = "FuncTorchBatched"
 
 Kernel = Callable[..., Any]
 
@@ -121,6 +123,35 @@ def is_transformed() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
     )
+
+
+def is_forward_mode() -> bool:
+    """Whether torch differentiates forward."""
+    return forward_ad._current_level >= 0
+
+
+def in_forward_mode(overloads: tuple[str, ...]) -> None:
+    """Put these overloads together from others while torch differentiates forward: it has no rule for the whole.
+
+    A kernel that decides in each call would cost all others."""
+    libraries: list[Any] = []
+    enter, leave = forward_ad.enter_dual_level, forward_ad.exit_dual_level
+
+    @wraps(enter)
+    def enter_level() -> Any:
+        level = enter()
+        library = _library("aten", "IMPL")
+        for overload in overloads if level == 0 else ():
+            library.impl(overload, overload_packet(overload).decompose, AUTOGRAD_KEY)
+        libraries.append(library)
+        return level
+
+    @wraps(leave)
+    def leave_level(*args: Any, **kwargs: Any) -> None:
+        leave(*args, **kwargs)
+        libraries.pop()._destroy()
+
+    forward_ad.enter_dual_level, forward_ad.exit_dual_level = enter_level, leave_level
 
 
 #: the overloads that have a kernel of the device

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 
 from gt.client.tensor.arguments import convert
-from gt.client.tensor.emit import call, call_into
+from gt.client.tensor.emit import call, call_into, unary
 from gt.client.tensor.tensor import Tensor
 from gt.functions import creation, joining
+from gt.ops import OPS
 from gt.torch_device.backend import NAME, Kernel, new_tensor
 from gt.torch_device.handles import (
     CLONE,
     COPY,
+    TORCH_DTYPES,
     download,
     dtype_of,
     first_value,
@@ -26,6 +28,10 @@ from gt.torch_device.handles import (
     wrap,
     write,
 )
+
+TO = OPS["to"]
+#: dtypes of real numbers -> the attributes of a cast to them
+_CASTS = {theirs: (("dtype", ours.name),) for ours, theirs in TORCH_DTYPES.items() if not ours.is_complex}
 
 # -- new tensors ---------------------------------------------------------------------------
 
@@ -147,6 +153,13 @@ def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.T
 def _to_copy(
     x: torch.Tensor, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **storage: Any
 ) -> torch.Tensor:
+    if dtype in _CASTS and x.dtype in _CASTS and x.dtype is not dtype and not x.is_neg():  # most calls: autocast
+        value = x.untyped_storage().__dict__.get("_gt")
+        if value is not None and (device is None or device.type == NAME):
+            y = unary(TO, value, _CASTS[dtype])
+            result = new_tensor(y._type.shape, dtype)
+            result.untyped_storage()._gt = y  # type: ignore[attr-defined]
+            return result
     if x.device.type != NAME:
         return wrap(convert(upload(x), dtype_of(dtype or x.dtype)))
     value = resolved(x) if dtype is None else convert(resolved(x), dtype_of(dtype))
@@ -163,6 +176,7 @@ def _local_scalar_dense(x: torch.Tensor) -> Any:
 KERNELS: dict[str, Kernel] = {
     "_copy_from": _copy_from,
     "_copy_from_and_resize": _copy_from_and_resize,
+    "_efficientzerotensor": _empty,  # whose first use makes it zeros
     "_local_scalar_dense": _local_scalar_dense,
     "_to_copy": _to_copy,
     "clone": _clone,

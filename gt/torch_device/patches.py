@@ -68,7 +68,8 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: torch.Tensor, protocol: int) -> Any:
         if not is_on_device(x):
             return original(x, protocol)
-        is_whole = handles.unwrap(x)._view is None and not x.is_conj() and not x.is_neg()
+        value = handles.unwrap(x)
+        is_whole = value._view is None and value._strides is None and not x.is_conj() and not x.is_neg()
         whole = x.detach() if is_whole else x.detach().clone()
         storage = typed_storage(wrap_storage=whole.untyped_storage(), dtype=x.dtype, _internal=True)
         hooks: OrderedDict[int, Any] = OrderedDict()

@@ -19,7 +19,7 @@ from gt.client.stream import scope, sites
 from gt.client.stream.session import Session
 from gt.client.tensor import emit
 from gt.client.tensor.tensor import Tensor, fresh
-from gt.torch_device.backend import Kernel, new_tensor
+from gt.torch_device.backend import Kernel, like_sample, new_tensor, with_strides
 from gt.torch_device.handles import TORCH_DTYPES
 from gt.types import TensorType
 from gt.wire.fragments import NoFragment, SortedWords, sort_words
@@ -51,8 +51,8 @@ class Form(NamedTuple):
     #: the types of what is created; the positions of those that are freed again
     created: int
     freed: tuple[int, ...]
-    #: what the function returned: the position and the type of a created tensor, or another value
-    returned: tuple[tuple[int, TensorType] | Any, ...]
+    #: what the function returned: the position, the type and the strides of a created tensor, or another value
+    returned: tuple[tuple[int, TensorType, Any] | Any, ...]
     #: did it return one tensor, and not a tuple?
     is_single: bool
     instructions: int
@@ -109,6 +109,13 @@ class KernelPlan:
                 y = new_tensor(shape, dtype)
                 y.untyped_storage()._gt = fresh(ids[first + k], session, type_)  # type: ignore[attr-defined]
                 outputs.append(y)
+            elif type(x) is _StridedResult:
+                k, type_, sample, dtype = x
+                y = like_sample(sample, dtype)
+                handle = fresh(ids[first + k], session, type_)
+                handle._strides = sample.stride()
+                y.untyped_storage()._gt = handle  # type: ignore[attr-defined]
+                outputs.append(y)
             else:
                 outputs.append(x)
         if len(outbox.words) >= outbox.limit:
@@ -122,11 +129,21 @@ class _Result(tuple[Any, ...]):
     __slots__ = ()
 
 
+class _StridedResult(tuple[Any, ...]):
+    """The same of a tensor that is not contiguous, with a sample of its strides instead of a shape."""
+
+    __slots__ = ()
+
+
 def _result(x: Any) -> Any:
     if type(x) is not tuple:
         return x
-    k, type_ = x
-    return _Result((k, type_, type_.shape, TORCH_DTYPES[type_.dtype]))
+    k, type_, strides = x
+    shape, dtype = type_.shape, TORCH_DTYPES[type_.dtype]
+    if strides is None:
+        return _Result((k, type_, shape, dtype))
+    with torch.inference_mode(False):
+        return _StridedResult((k, type_, with_strides(new_tensor(shape, dtype), shape, strides), dtype))
 
 
 def planned(function: Function, run: Run, finish: Callable[[Any], Any]) -> Kernel:
@@ -237,6 +254,8 @@ def _form(words: list[Any], ids: list[int], results: Any, session: Session) -> F
     is_single = isinstance(results, Tensor)
     if not is_single and type(results) is not tuple:
         return None
+    if is_single and results._strides is not None:
+        return None
     returned = tuple([_position(y, base) for y in ((results,) if is_single else results)])
     created = {k for _, k in kinds.created_uses}
     tensors = [x[0] for x in returned if type(x) is tuple]
@@ -261,7 +280,7 @@ def _form(words: list[Any], ids: list[int], results: Any, session: Session) -> F
 
 def _position(y: Any, base: int) -> Any:
     if isinstance(y, Tensor):
-        return (y._cell.id - base, y._type)
+        return (y._cell.id - base, y._type, y._strides)
     return [y] if type(y) is tuple else y  # a tuple stands for a tensor
 
 

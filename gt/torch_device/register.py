@@ -18,10 +18,12 @@ from gt.torch_device import (
     autocast,
     backend,
     copies,
+    cross_entropy,
     fallback,
     kernels,
     optimizers,
     patches,
+    products,
     recurrent,
     storages,
     views,
@@ -51,13 +53,18 @@ def register() -> None:
     if OVERLOADS:
         return
     backend.register_device(DeviceModule(), signals.in_backward)
-    for overload, kernel in (views.KERNELS | copies.KERNELS | storages.KERNELS | optimizers.KERNELS).items():
+    for overload, kernel in (
+        views.KERNELS | copies.KERNELS | storages.KERNELS | optimizers.KERNELS | attention.KERNELS
+    ).items():
         _add(overload, kernel)
     for overload in backend.overloads():
         if overload not in OVERLOADS:
             _derive(overload)
     backend.add_fallback(fallback.run)
     attention.register()
+    cross_entropy.register()
+    products.register()
+    backend.in_forward_mode(WHOLE)
     recurrent.register()
     autocast.register()
     patches.install()

@@ -16,6 +16,7 @@ from typing import Any
 
 from gt.client.tensor.tensor import Tensor
 from gt.functions import inplace
+from gt.functions.joining import broadcast_tensors
 from gt.missing import Missing
 from gt.ops import OPS, Op
 from gt.torch_device.compositions.table import OVERLOADS
@@ -47,7 +48,20 @@ def function_of(overload: str, schema: Any) -> Function | None:
     function = None if op is None else op_function(op, schema)
     if function is None and (found := python_function(base)) is not None and _accepts(found, schema):
         function = found
+    if function is not None and op is not None and base.endswith("_backward") and op.operands == "tt":
+        function = broadcasting(function)
     return function
+
+
+def broadcasting(function: Function) -> Function:
+    """The gradient (g, x) of an activation for operands of different shapes, which `torch.vmap` passes."""
+
+    def gradient(g: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if g._type.shape != x._type.shape:
+            g, x = broadcast_tensors(g, x)
+        return function(g, x, *args, **kwargs)
+
+    return gradient
 
 
 def python_function(name: str) -> Function | None:

@@ -20,10 +20,10 @@ from torch import serialization
 from torch.multiprocessing import reductions
 
 from gt.client.tensor.emit import call
-from gt.client.tensor.strides import strides_of
+from gt.client.tensor.strides import memory_order, strides_of
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GtError
-from gt.torch_device.backend import NAME, Kernel, is_on_device, new_tensor
+from gt.torch_device.backend import NAME, Kernel, is_on_device, new_tensor, with_strides
 from gt.torch_device.handles import CLONE, GT_DTYPES, TORCH_DTYPES, download, upload, wrap
 
 Storage = Any  # torch.UntypedStorage, with the attributes above
@@ -64,7 +64,7 @@ def to_cpu(storage: Storage) -> Storage:
     """A copy of the bytes on the CPU."""
     value: Tensor | None = getattr(storage, "_gt", None)
     if value is not None:
-        return download(_tensor(value)).contiguous().untyped_storage()
+        return download(_in_memory_order(value)).contiguous().untyped_storage()
     content = getattr(storage, "_bytes", None)
     return _UntypedStorage(0) if content is None else content.clone()
 
@@ -72,8 +72,15 @@ def to_cpu(storage: Storage) -> Storage:
 def _tensor(value: Tensor) -> torch.Tensor:
     """A tensor of torch's for a value that other tensors have too."""
     result = new_tensor(value._type.shape, TORCH_DTYPES[value._type.dtype])
+    if value._strides is not None:
+        result = with_strides(result, value._type.shape, value._strides)
     result.untyped_storage()._gt = value  # type: ignore[attr-defined]
     return result
+
+
+def _in_memory_order(value: Tensor) -> torch.Tensor:
+    """The same with its dims in the order in which they are stored."""
+    return _tensor(value) if value._strides is None else _tensor(value).permute(memory_order(value._strides)[0])
 
 
 def _nbytes(storage: Storage) -> int:
@@ -93,7 +100,7 @@ def _copy_(storage: Storage, source: Storage, non_blocking: bool | None = None) 
     if (value := getattr(storage, "_gt", None)) is None:
         storage._bytes = content.clone() if content is source.untyped() else content
     else:
-        target = _tensor(value)
+        target = _in_memory_order(value)
         target.copy_(torch.empty(0, dtype=target.dtype).set_(content).reshape(target.shape))
     return storage
 
@@ -211,8 +218,8 @@ def install() -> None:
     storage.__new__ = _construct(storage.__new__)
     tensor: Any = torch.Tensor
     tensor.share_memory_ = _refusing("Tensor.share_memory_", tensor.share_memory_)
-    tensor.__dlpack__ = _refusing("Tensor.__dlpack__", tensor.__dlpack__)
-    _dlpack.to_dlpack = _refusing("to_dlpack", _dlpack.to_dlpack)
+    tensor.__dlpack__, tensor.__dlpack_device__ = _exported(tensor.__dlpack__), _exporter(tensor.__dlpack_device__)
+    _dlpack.to_dlpack = _exported(_dlpack.to_dlpack)
     ForkingPickler.register(torch.Tensor, _reduce_for_process)
     ForkingPickler.register(torch.nn.Parameter, _reduce_for_process)
     serialization.register_package(5, lambda storage: None, restorer(NAME))
@@ -266,6 +273,31 @@ def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(x, *args, **kwargs)
 
     return function
+
+
+def _exported(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DLPack passes memory on: that of a copy on the CPU, unless the other side wants the tensor's own."""
+
+    @wraps(original)
+    def export(x: torch.Tensor, *args: Any, copy: bool | None = None, **options: Any) -> Any:
+        if not is_on_device(x):
+            return original(x, *args, **options, **({} if copy is None else {"copy": copy}))
+        if copy is False:
+            raise BufferError(str(_refuse("__dlpack__(copy=False)")))
+        return original(x.cpu(), *args, **options)
+
+    return export
+
+
+def _exporter(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def device(x: torch.Tensor) -> Any:
+        return original(x if not is_on_device(x) else _ON_CPU)
+
+    return device
+
+
+_ON_CPU = torch.empty(0)
 
 
 def _reduce_for_process(x: torch.Tensor) -> Any:

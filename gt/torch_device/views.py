@@ -73,7 +73,8 @@ def viewing(function: Callable[..., Any], is_single: bool) -> Kernel:
         session = handle._cell.session
         if args and type(args[0]) is list:
             args = tuple([tuple(a) if type(a) is list else a for a in args])
-        key = (function, handle._type, None if view is None else x.stride(), *args)
+        is_plain = view is None and handle._strides is None
+        key = (function, handle._type, None if is_plain else x.stride(), *args)
         if scope.active:
             key = (*key, scope.signal())
         plan = session.signatures.plans.get(key)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 _MISSING = """
- _batch_norm_with_update _efficientzerotensor _histogramdd_bin_edges _histogramdd_from_bin_tensors
-_linalg_eigvals _native_batch_norm_legit _trilinear _unique _upsample_bilinear2d_aa
-alias_copy as_strided_copy as_strided_scatter fractional_max_pool2d fractional_max_pool3d hash_tensor histogram igammac
+ _batch_norm_with_update _histogramdd_bin_edges _histogramdd_from_bin_tensors
+_linalg_eigvals _native_batch_norm_legit _upsample_bilinear2d_aa
+fractional_max_pool2d fractional_max_pool3d hash_tensor histogram igammac
 igammac_ linalg_eig linalg_eigvals linalg_ldl_factor_ex linalg_ldl_solve linalg_lu linalg_lu_factor_ex
-lu_unpack max_unpool2d max_unpool3d multilabel_margin_loss_forward nonzero_static ormqr rrelu_with_noise
+lu_unpack rrelu_with_noise
 rrelu_with_noise_ segment_reduce special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
 special_chebyshev_polynomial_w special_erfcx special_hermite_polynomial_h special_hermite_polynomial_he special_i0e
@@ -18,7 +18,7 @@ special_i1e special_laguerre_polynomial_l special_legendre_polynomial_p special_
 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri
 special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t
 special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w
-special_spherical_bessel_j0 special_zeta triangular_solve
+special_spherical_bessel_j0 special_zeta
 """
 #: Functions of ATen without a kernel. They raise, or run on the client's CPU if asked to.
 MISSING = frozenset(_MISSING.split())
@@ -34,6 +34,8 @@ _SMALL = "the system of equations is close to singular, so rounding is magnified
 DIFFERENT: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "addbmm": ("torch writes a larger result into a smaller tensor, which changes its shape", lambda case: True),
     "as_strided": (_OVERLAP, lambda case: case.family == "gradients"),
+    "as_strided_copy": (_OVERLAP, lambda case: case.family == "gradients"),
+    "as_strided_scatter": (_OVERLAP, lambda case: case.family == "gradients"),
     "as_strided_partial_views": ("the samples reach beyond the tensor into its storage", lambda case: True),
     "chalf": ("GT has no complex32", lambda case: True),
     "cholesky_inverse": (_SMALL, lambda case: case.family == "complex64"),

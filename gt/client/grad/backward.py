@@ -18,7 +18,8 @@ from gt.client.grad.handles import RemovableHandle, in_list
 from gt.client.signals.signal import backward_scope
 from gt.client.stream import configuration, recorder, sites
 from gt.client.tensor import placing
-from gt.client.tensor.emit import binary, current, detached, place_by
+from gt.client.tensor.emit import binary, current, detached
+from gt.client.tensor.relocation import place_by
 from gt.client.tensor.tape import Edge, LeafNode, Node, RetainGradHook, mode, retain_grad_hooks
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError

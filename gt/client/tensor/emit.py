@@ -19,12 +19,13 @@ from gt.client.stream.signatures import Coded
 from gt.client.tensor import tape
 from gt.client.tensor.element_reads import element
 from gt.client.tensor.operands import MAX_INT, MIN_INT, number_type, operand_error, session_error, session_of, words_of
+from gt.client.tensor.strides import memory_order
 from gt.client.tensor.tensor import Tensor, View, ViewStep, fresh, on_cell
 from gt.ops import OPS, Attrs, Op
 from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
 from gt.wire.interrupts import deferred
 
-PLACED = OPS["placed"]
+PLACED, PERMUTE = OPS["placed"], OPS["permute"]
 
 #: casts operands to the dtypes of `gt.autocast`; None outside of it
 casting: Callable[[Op, tuple[Any, ...], Attrs], tuple[tuple[Any, ...], Attrs]] | None = None
@@ -332,23 +333,6 @@ def placed(x: Tensor, signal: str) -> Tensor:
         return call(PLACED, (x,), (("signal", signal),))
 
 
-@deferred
-def place_by(x: Tensor, signal: str) -> None:
-    """Move x to where the signal places it. Its value, version and history stay the same."""
-    if x._view is not None:
-        return
-    session = x._cell.session
-    with scope.under(signal):
-        coded = coded_call(session, PLACED, (("signal", signal),), (x._type,), True)
-    outbox = session.outbox
-    if outbox.recorder is not None:
-        outbox.recorder.note_use(x._cell)
-    outbox.free()
-    outbox.extend((coded[0], sites.here(), x._cell.id, x._cell.id))
-    if len(outbox.words) >= outbox.limit:
-        outbox.full()
-
-
 def detached(x: Tensor) -> Tensor:
     """The same value without gradients; writes to one are seen in the other."""
     current(x)
@@ -379,11 +363,24 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
 def put(x: Tensor, steps: tuple[ViewStep, ...], value: Any) -> None:
     """Write a value into the view of x that the steps make."""
     base, steps = (x, steps) if x._view is None else (x._view.base, (*x._view.chain, *steps))
+    if base._strides is not None:
+        _put_in_order(base, base._strides, steps, value)
+        return
     chain, starts = _as_attribute(steps)
     before = base._node
     call_into(OPS["put_view"], base, (value, *starts), (("chain", chain),))
     if base._node is not before:
         tape.free_after_backward(base)
+
+
+def _put_in_order(base: Tensor, strides: tuple[int, ...], steps: tuple[ViewStep, ...], value: Any) -> None:
+    """`put` into a tensor that is stored in another order of its dims. The steps may need that order, and workers know
+    only that of the dims: a copy in the other order is written, and copied back."""
+    order, places = memory_order(strides)
+    there, back = (("dims", order),), (("dims", places),)
+    copy = call(OPS["clone"], (call(PERMUTE, (base,), there),))
+    put(copy, ((PERMUTE, back, ()), *steps), value)
+    call_into(OPS["copy"], base, (call(PERMUTE, (copy,), back),))
 
 
 def _as_attribute(steps: tuple[ViewStep, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:

@@ -16,7 +16,8 @@ from gt.client.signals.config import from_environment
 from gt.client.signals.signal import backward_scope, check_name, context, placing_signal
 from gt.client.stream import configuration
 from gt.client.stream.configuration import Configuration, Signal
-from gt.client.tensor.emit import PLACED, place_by, view_of
+from gt.client.tensor.emit import PLACED, view_of
+from gt.client.tensor.relocation import place_by
 from gt.client.tensor.tensor import Tensor
 from gt.say import warn
 

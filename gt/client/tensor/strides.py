@@ -1,8 +1,8 @@
 """Strides: the distances in memory between neighbouring elements of a view, as torch has them.
 
 They decide whether a tensor can be viewed in another shape, or must be copied. GT's blocks need no strides, so they are
-computed only where `view`, `reshape` or `stride` need them. A new result is contiguous. The strides of a view
-follow from the steps that lead from its base to it.
+computed only where `view`, `reshape` or `stride` need them. A new result is contiguous, unless the device of torch
+says otherwise (`Tensor._strides`). The strides of a view follow from the steps that lead from its base to it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ def strides_of(x: Tensor) -> Shape:
     """The strides of x in elements, as torch would have them."""
     view = x._view
     if view is None:
-        return contiguous_strides(x._type.shape)
-    return _chain_strides(view.base._type.shape, tuple((op, attrs) for op, attrs, _ in view.chain))
+        return _own_strides(x)
+    return _chain_strides(view.base._type.shape, _own_strides(view.base), tuple([step[:2] for step in view.chain]))
+
+
+def _own_strides(x: Tensor) -> Shape:
+    """The strides of a tensor that is not a view."""
+    return contiguous_strides(x._type.shape) if x._strides is None else x._strides
 
 
 @lru_cache(maxsize=4096)
-def _chain_strides(shape: Shape, chain: tuple[tuple[Op, Attrs], ...]) -> Shape:
-    strided: Strided = shape, contiguous_strides(shape)
+def _chain_strides(shape: Shape, strides: Shape, chain: tuple[tuple[Op, Attrs], ...]) -> Shape:
+    strided: Strided = shape, strides
     for op, attrs in chain:
         strided = _STRIDE_RULES[op](*strided, **dict(attrs))
     return strided[1]
@@ -46,12 +51,18 @@ def offset_of(x: Tensor) -> int:
     """The distance in elements between the first element of x and the first one of its base, as torch would have it."""
     if x._view is None:
         return 0
-    strided, offset = (x._view.base._type.shape, contiguous_strides(x._view.base._type.shape)), 0
+    strided, offset = (x._view.base._type.shape, _own_strides(x._view.base)), 0
     for op, attrs, starts in x._view.chain:
         if op in _OFFSET_RULES:
             offset = _OFFSET_RULES[op](offset, strided[1], starts, **dict(attrs))
         strided = _STRIDE_RULES[op](*strided, **dict(attrs))
     return offset
+
+
+def memory_order(strides: Shape) -> tuple[Shape, Shape]:
+    """The dims in the order in which they are stored, and the places of the dims in that order."""
+    order = sorted(range(len(strides)), key=lambda d: -strides[d])
+    return tuple(order), tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def contiguous_strides(shape: Shape) -> Shape:

@@ -15,7 +15,7 @@ from gt.client.tensor.foreign import torch_function
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.missing import Missing
 from gt.ops import Attrs, Op
-from gt.types import DType, Size, TensorType
+from gt.types import DType, Shape, Size, TensorType
 from gt.wire.interrupts import deferred
 from gt.wire.words import MAX_SUBMIT_WORDS
 
@@ -87,6 +87,8 @@ class Tensor(Declared):
     #: which result of its node it is
     _index = 0
     _grad: Tensor | None = None
+    #: the distances in memory between its elements, if they are not in the order of its dims; of no view
+    _strides: Shape | None = None
 
     _cell: Cell
     _type: TensorType

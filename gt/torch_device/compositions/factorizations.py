@@ -9,7 +9,7 @@ from gt import linalg
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
-from gt.functions import creation, views
+from gt.functions import creation, joining, views
 from gt.functions.composite import pdist
 from gt.nn._distances import cdist
 from gt.ops import OPS
@@ -96,6 +96,22 @@ def _lu_solve(lu: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoi
     return call(SOLVE, (a, b)) if left else call(SOLVE, (a.mT, b.mT)).mT
 
 
+def _triangular_solve(
+    b: Tensor, a: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[Tensor, Tensor]:
+    matrix = a.mT if transpose else a
+    return linalg.solve_triangular(matrix, b, upper=upper != transpose, unitriangular=unitriangular), a.clone()
+
+
+def _ormqr(a: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
+    """A product with the whole Q: further columns of the reflectors are zeros."""
+    *lead, rows, columns = a._type.shape
+    zeros = creation.zeros((*lead, rows, rows - columns), dtype=a._type.dtype)
+    q = linalg.householder_product(joining.cat([a, zeros], -1), tau)
+    q = q.mH if transpose else q
+    return q @ other if left else other @ q
+
+
 # -- distances between rows ----------------------------------------------------------------
 
 
@@ -126,4 +142,6 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "_linalg_solve_ex": _solve,
     "_linalg_svd": _svd,
     "linalg_lu_solve": _lu_solve,
+    "ormqr": _ormqr,
+    "triangular_solve": _triangular_solve,
 }

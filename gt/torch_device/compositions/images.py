@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
+from gt.errors import ShapeError
+from gt.functions import creation
 from gt.functions.windows import pad
 from gt.nn import _spatial
 from gt.ops import OPS, Attrs
@@ -73,6 +76,18 @@ def _adaptive_max(rank: int) -> Callable[..., Any]:
 
 def _adaptive_max_backward(rank: int) -> Callable[..., Tensor]:
     return lambda grad, x, at: call(MAX_POOL_BACKWARD, (grad, at), (("size", x._type.shape[-rank:]), ("window", ())))
+
+
+def _max_unpool(rank: int) -> Callable[..., Tensor]:
+    def unpool(x: Tensor, at: Tensor, size: Any, *window: Any) -> Tensor:
+        lead, size = x._type.shape[:-rank], tuple(size)
+        if x._type.shape != at._type.shape or len(size) != rank:
+            raise ShapeError(f"max_unpool{rank}d: a value of {x._type} for each position of {at._type}, size {size}")
+        zeros = creation.zeros((*lead, prod(size)), dtype=x._type.dtype)
+        flat = (*lead, prod(x._type.shape[-rank:]))
+        return zeros.scatter(-1, at.reshape(flat), x.reshape(flat)).reshape((*lead, *size))
+
+    return unpool
 
 
 # -- resizing ------------------------------------------------------------------------------
@@ -162,6 +177,7 @@ def _of_rank(rank: int) -> dict[str, Callable[..., Any]]:
         f"grid_sampler_{rank}d": _grid_sample,
         f"grid_sampler_{rank}d_backward": _grid_sample_backward,
         f"max_pool{rank}d_with_indices_backward": _max_pool_backward(rank),
+        f"max_unpool{rank}d": _max_unpool(rank),
     }
 
 

@@ -187,7 +187,7 @@ def _scale(query: Tensor, scale: float | None) -> float:
     return float(max(query._type.shape[-1], 1) ** -0.5) if scale is None else float(scale)
 
 
-def _attention(
+def attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     return_debug_mask: bool = False, *, scale: float | None = None,
 ) -> Any:  # fmt: skip
@@ -197,7 +197,7 @@ def _attention(
     return out, lse, None, None, q._type.shape[-2], k._type.shape[-2], None, None, None
 
 
-def _attention_backward(
+def attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Any, mask: Any, out: Tensor, lse: Tensor, *rest: Any,
     scale: float | None = None,
 ) -> Any:  # fmt: skip
@@ -257,8 +257,6 @@ def _ends(offs: Tensor) -> list[int]:
 OVERLOADS: dict[str, Callable[..., Any]] = {
     "_grouped_mm": _grouped_mm,
     "histc": _histc,
-    "_scaled_dot_product_fused_attention_overrideable": _attention,
-    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "_native_batch_norm_legit_functional": _batch_norm_functional,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,

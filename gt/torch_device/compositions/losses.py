@@ -9,12 +9,13 @@ from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.functions import creation, pointwise, scan
+from gt.nn._distances import multilabel_margin_loss
 from gt.nn._functional.sequences import ctc_loss
 from gt.nn._losses import REDUCTIONS, binary_cross_entropy, binary_cross_entropy_with_logits, unify
 from gt.nn.functional import logsigmoid, multi_margin_loss
 from gt.ops import OPS, Attrs, Op
 from gt.torch_device.gradients import gradients, present, pulled
-from gt.types import DType, float32
+from gt.types import DType, float32, int64
 
 ENTROPY = OPS["binary_cross_entropy"]
 NLL, NLL_BACKWARD = OPS["nll_loss"], OPS["nll_loss_backward"]
@@ -63,6 +64,21 @@ def _multi_margin(
     x: Tensor, target: Tensor, p: Any = 1, margin: Any = 1, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor:
     return multi_margin_loss(x, target, p, margin, weight, reduction=REDUCTIONS[reduction])
+
+
+def _multilabel_margin(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    return multilabel_margin_loss(x, target, reduction=REDUCTIONS[reduction])
+
+
+def _multilabel_margin_forward(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """(loss, 1 for each class that is a target)"""
+    listed = scan.cumprod(cast(target >= 0, int64), -1)
+    counts = creation.zeros(target._type.shape, dtype=int64).scatter_add(-1, target * listed, listed)
+    return _multilabel_margin(x, target, reduction), cast(counts > 0, x._type.dtype)
+
+
+def _multilabel_margin_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Tensor:
+    return pulled(_multilabel_margin)(grad, x, target, reduction)
 
 
 # -- classes -------------------------------------------------------------------------------
@@ -189,6 +205,8 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "binary_cross_entropy_backward": _entropy_backward,
     "binary_cross_entropy_with_logits": _entropy_with_logits,
     "elu_backward": _elu_backward,
+    "multilabel_margin_loss_backward": _multilabel_margin_backward,
+    "multilabel_margin_loss_forward": _multilabel_margin_forward,
     "multi_margin_loss": _multi_margin,
     "multi_margin_loss_backward": pulled(_multi_margin),
     "leaky_relu_backward": _leaky_relu_backward,

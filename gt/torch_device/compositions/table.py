@@ -11,11 +11,14 @@ from typing import Any
 
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.tensor import Tensor
-from gt.functions import indexing, joining, pointwise, reduce, scan, sort
+from gt.errors import ShapeError
+from gt.functions import creation, indexing, joining, pointwise, reduce, scan, sort
+from gt.functions.einsum import einsum
 from gt.functions.spectral import complex
 from gt.torch_device import views
 from gt.torch_device.compositions import bags, factorizations, images, layers, losses, recurrent
-from gt.types import DType
+from gt.torch_device.fallback import MissingKernel
+from gt.types import DType, int64
 
 
 def _rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
@@ -63,6 +66,39 @@ def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False
     return result
 
 
+def _as_strided_scatter(x: Tensor, source: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """Written by positions: the view may be made of windows, which cannot be written."""
+    places = creation.arange(x._type.numel).reshape(x._type.shape)
+    try:
+        at = views.ONE["as_strided"](places, size, stride, storage_offset)
+    except MissingKernel as problem:
+        raise ShapeError(str(problem)) from None
+    if source._type.shape != at._type.shape:
+        raise ShapeError(f"as_strided_scatter: a source of {source._type} for a view of {list(at._type.shape)}")
+    result = x.reshape(-1).clone()
+    return result.index_put_((at.reshape(-1),), cast(source, x._type.dtype).reshape(-1)).reshape(x._type.shape)
+
+
+def _trilinear(
+    a: Tensor, b: Tensor, c: Tensor, without_a: Any, without_b: Any, without_c: Any, sums: Any, unroll_dim: int = 1
+) -> Tensor:
+    """The product of three tensors with dims of size 1 at the places that each is without, summed over some dims."""
+    places = range(a._type.ndim + len(without_a))
+    names = ["".join(chr(97 + d) for d in places if d not in missing) for missing in (without_a, without_b, without_c)]
+    kept = [d for d in places if d not in sums]
+    present = [d for d in kept if any(chr(97 + d) in name for name in names)]
+    result = einsum(f"{','.join(names)}->{''.join(chr(97 + d) for d in present)}", a, b, c)
+    for k, d in enumerate(kept):
+        result = result if d in present else result.unsqueeze(k)
+    return result
+
+
+def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    found = indexing.nonzero(x)[:size]
+    rest = creation.full((size - found._type.shape[0], x._type.ndim), fill_value, dtype=int64)
+    return joining.cat([found, rest])
+
+
 def _block_diagonal(xs: Any) -> Tensor:
     return joining.block_diag(*xs)
 
@@ -101,7 +137,13 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "_unsafe_index.Tensor": _index,
     "index_put": _index_put,
     "_unsafe_index_put": _index_put,
+    "_trilinear": _trilinear,
+    "_unique": lambda x, sorted=True, return_inverse=False: sort.unique(x, sorted, True),
     "_unique2": _unique,
+    "alias_copy": Tensor.clone,
+    "as_strided_copy": views.ONE["as_strided"],
+    "as_strided_scatter": _as_strided_scatter,
+    "nonzero_static": _nonzero_static,
     "block_diag": _block_diagonal,
     "polygamma_": _polygamma_,
     "unique_consecutive": _unique_consecutive,
