@@ -66,6 +66,7 @@ VARIADIC = {
         gt.cuda.amp.GradScaler.step gt.jit.Final gt.jit.ignore gt.nn.DataParallel.forward
         gt.nn.parallel.DataParallel.forward
         gt.nn.parallel.DistributedDataParallel gt.nn.parallel.DistributedDataParallel.forward
+        gt.func.vjp gt.optim.swa_utils.AveragedModel.forward
         gt.nn.Identity gt.nn.Module.forward gt.nn.Module.to gt.nn.Sequential gt.Tensor.to gt.amp.GradScaler.step
         gt.nn.attention.flex_attention.and_masks gt.nn.attention.flex_attention.or_masks
         gt.autograd.Function.apply gt.autograd.Function.forward gt.autograd.Function.backward
@@ -79,7 +80,8 @@ VARIADIC = {
     """,
     "data or sizes": """
         gt.Tensor gt.BFloat16Tensor gt.BoolTensor gt.ByteTensor gt.CharTensor gt.DoubleTensor gt.FloatTensor
-        gt.HalfTensor gt.IntTensor gt.LongTensor gt.ShortTensor
+        gt.HalfTensor gt.IntTensor gt.LongTensor gt.ShortTensor gt.Tensor.new
+        gt.sparse.DoubleTensor gt.sparse.FloatTensor gt.sparse.HalfTensor
         gt.cuda.BFloat16Tensor gt.cuda.BoolTensor gt.cuda.ByteTensor gt.cuda.CharTensor gt.cuda.DoubleTensor
         gt.cuda.FloatTensor gt.cuda.HalfTensor gt.cuda.IntTensor gt.cuda.LongTensor gt.cuda.ShortTensor
     """,

@@ -6,13 +6,14 @@ from functools import wraps
 from math import log1p, pi
 from typing import Any
 
+from gt.client.tensor import tape
 from gt.client.tensor.arguments import dtype_of, operands, refuse, require_real
-from gt.client.tensor.emit import call_into
+from gt.client.tensor.emit import ViewRecipe, call_into
 from gt.client.tensor.random_state import Generator
-from gt.client.tensor.tensor import Tensor
-from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, derive, draw, indexing, inplace_views, matmul, pointwise, scatter, views
-from gt.functions.derive import Function, documented, either_, second_operand, tensors_
+from gt.client.tensor.tensor import Tensor, on_cell
+from gt.errors import DTypeError, GradError, ShapeError
+from gt.functions import creation, derive, draw, indexing, matmul, pointwise, scatter, views
+from gt.functions.derive import Function, documented, either_, second_operand, tensors_, with_prefix
 from gt.functions.pointwise import ADD, CLAMP, DIV, SUB
 from gt.ops import OPS, Attrs, Op
 from gt.types import float64
@@ -220,6 +221,60 @@ def _all_dims(ndim: int) -> Attrs:
     return (("dims", tuple(range(ndim))), ("accumulate", False))
 
 
+# -- methods that change the shape ----------------------------------------------------------
+#
+# They leave the elements where they are: the tensor becomes a view. If it is no view yet, a new object takes its place
+# as the base, with the tensor's value and history. Views that were made before still name the tensor as their base;
+# `ViewRecipe.base` leads them to the new one.
+
+
+def _reshaped_(function: Function) -> Function:
+    @wraps(function)
+    def method(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if isinstance(x._node, tape.LeafNode):
+            raise GradError("a leaf Variable that requires grad is being used in an in-place operation.")
+        view = function(x if x._view is not None else _base_in_place_of(x), *args, **kwargs)
+        x._cell, x._type, x._view = view._cell, view._type, view._view
+        tape.set_node(x, view._node, view._index)
+        return x
+
+    method.__name__ = method.__qualname__ = f"{function.__name__}_"
+    method.__doc__ = with_prefix("In place: ", function.__doc__)
+    return method
+
+
+def _base_in_place_of(x: Tensor) -> Tensor:
+    follow_new_bases()
+    base = on_cell(x._cell, x._type)
+    base._node, base._index = x._node, x._index
+    return base
+
+
+def follow_new_bases() -> None:
+    """From now on, a recipe whose base became a view itself uses the object that took its place.
+
+    The check costs time at each use of a view, so it begins with the first call of such a method.
+    """
+    slot: Any = vars(ViewRecipe)["base"]
+    if isinstance(slot, property):
+        return
+
+    def base(recipe: ViewRecipe) -> Tensor:
+        found: Tensor = slot.__get__(recipe)
+        return found if found._view is None else found._view.base
+
+    type.__setattr__(ViewRecipe, "base", property(base, slot.__set__))
+
+
+RESHAPED: dict[str, Function] = {
+    f"{function.__name__}_": _reshaped_(function)
+    for function in (views.squeeze, views.unsqueeze, views.t, views.transpose, views.swapaxes)
+}
+RESHAPED["swapdims_"] = RESHAPED["transpose_"]
+
+
+# -- the table ------------------------------------------------------------------------------
+
 #: the derived methods, and those that are more than an op
 INPLACE: dict[str, Function] = {
     **derive.methods_in_place(),
@@ -238,7 +293,7 @@ INPLACE: dict[str, Function] = {
     "masked_scatter_": indexing.masked_scatter_,
     "scatter_add_": _scatter_add_,
     **scatter.INPLACE,
-    **inplace_views.INPLACE,
+    **RESHAPED,
     "apply_": _apply_,
     "map_": _map_,
     "addmm_": _copied_(matmul.addmm),

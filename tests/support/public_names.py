@@ -12,13 +12,13 @@ import gt
 
 #: The public namespaces; the empty one is gt itself.
 NAMESPACES = (
-    "", "accelerator", "amp", "ao.quantization", "array_api", "autograd", "autograd.function", "autograd.graph",
-    "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn", "backends.mps", "backends.openmp",
-    "backends.opt_einsum", "backends.settings", "compiler", "cuda", "cuda.amp", "data", "debug", "distributed", "fx",
-    "hub", "jit", "launch", "library", "linalg", "multiprocessing", "nn", "nn.attention", "nn.attention.flex_attention",
-    "nn.functional", "nn.init", "nn.parallel", "nn.utils", "nn.utils.fusion", "nn.utils.parametrizations",
-    "nn.utils.parametrize", "nn.utils.rnn", "optim", "optim.lr_scheduler", "saving", "serialization", "signal",
-    "sparse", "special", "testing", "utils.checkpoint",
+    "", "accelerator", "amp", "ao.quantization", "array_api", "autograd", "autograd.function", "autograd.functional",
+    "autograd.graph", "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn", "backends.mps",
+    "backends.openmp", "backends.opt_einsum", "backends.settings", "compiler", "cuda", "cuda.amp", "data", "debug",
+    "distributed", "func", "fx", "hub", "jit", "launch", "library", "linalg", "multiprocessing", "nn", "nn.attention",
+    "nn.attention.flex_attention", "nn.functional", "nn.init", "nn.parallel", "nn.utils", "nn.utils.fusion",
+    "nn.utils.parametrizations", "nn.utils.parametrize", "nn.utils.rnn", "optim", "optim.lr_scheduler",
+    "optim.swa_utils", "saving", "serialization", "signal", "sparse", "special", "testing", "utils.checkpoint",
 )  # fmt: skip
 
 

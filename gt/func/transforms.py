@@ -1,4 +1,4 @@
-"""``gt.func``: torch's transforms of functions, built on the backward pass.
+"""Transforms of functions, built on the backward pass.
 
 `vmap` calls the function once for each example and stacks the results: the values are torch's, but nothing is
 vectorized. `jacfwd` and `jvp` use backward passes too.
@@ -7,7 +7,6 @@ vectorized. `jacfwd` and `jvp` use backward passes too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -19,14 +18,8 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError, ShapeError
 from gt.functions.creation import zeros_like
 from gt.functions.joining import stack
-from gt.missing import absent as _absent
-from gt.nn.module import Module
 
-__all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "stack_module_state", "vjp",
-    "vmap",
-]  # fmt: skip
-_absent("func")
+__all__ = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"]
 
 Function = Callable[..., Any]
 
@@ -234,62 +227,3 @@ def _dims(dims: Any, tree: Any) -> list[Any]:
             raise ShapeError(f"vmap: {len(parts)} dims for {len(tree)} values")
         return [d for part, value in zip(parts, tree, strict=True) for d in _dims(part, value)]
     return [dims if isinstance(tree, Tensor) else None]
-
-
-# -- modules -----------------------------------------------------------------------------
-
-
-def functional_call(
-    module: Module,
-    parameter_and_buffer_dicts: dict[str, Tensor] | Sequence[dict[str, Tensor]],
-    args: Any = None,
-    kwargs: dict[str, Any] | None = None,
-    *,
-    tie_weights: bool = True,
-    strict: bool = False,
-) -> Any:
-    """Call a module with other tensors in place of its parameters and buffers. See `torch.func.functional_call`."""
-    given = parameter_and_buffer_dicts
-    values = {k: v for part in ([given] if isinstance(given, dict) else given) for k, v in part.items()}
-    arguments = () if args is None else args if isinstance(args, tuple) else (args,)
-    with _with_tensors(module, values, tie_weights, strict):
-        return module(*arguments, **(kwargs or {}))
-
-
-@contextmanager
-def _with_tensors(module: Module, values: dict[str, Tensor], tie_weights: bool, strict: bool) -> Iterator[None]:
-    places = {
-        f"{path}.{name}".lstrip("."): (table, name)
-        for path, inner in module.named_modules(remove_duplicate=False)
-        for table in (inner._parameters, inner._buffers)
-        for name in table
-    }
-    unknown, left = values.keys() - places.keys(), places.keys() - values.keys()
-    if strict and (unknown or left):
-        raise RuntimeError(f"functional_call: Unexpected key(s): {sorted(unknown)}. Missing key(s): {sorted(left)}.")
-    before = {key: table[name] for key, (table, name) in places.items()}
-    new_of = {id(before[key]): value for key, value in values.items() if key in places} if tie_weights else {}
-    try:
-        for key, (table, name) in places.items():
-            if key in values:
-                table[name] = values[key]
-            elif id(before[key]) in new_of and before[key] is not None:
-                table[name] = new_of[id(before[key])]
-        yield
-    finally:
-        for key, (table, name) in places.items():
-            table[name] = before[key]
-
-
-def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters and the buffers of several modules of one kind, stacked. See `torch.func.stack_module_state`."""
-    if not models:
-        raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
-    if len({type(model) for model in models}) != 1:
-        raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
-    tables: list[list[dict[str, Any]]] = [[dict(m.named_parameters()), dict(m.named_buffers())] for m in models]
-    parameters, buffers = (
-        {key: stack([table[i][key].detach() for table in tables]) for key in tables[0][i]} for i in (0, 1)
-    )
-    trained = {key: p.requires_grad for key, p in tables[0][0].items()}
-    return {key: x.requires_grad_(trained[key]) for key, x in parameters.items()}, buffers
