@@ -123,6 +123,7 @@ def test_the_number_of_parameters() -> None:
     with Cluster(1, backend="numpy").client():
         gt.load_config(None)
         assert train.MiniGpt(tiny, range(4)).count() == count
+    assert [train.readable(n) for n in (940, count, 204_723_200)] == ["940", f"{count / 1e3:.1f}K", "204.7M"]
     assert 200e6 < size.layers * layer + 2 * size.vocabulary * size.hidden < 206e6
 
 
@@ -161,7 +162,7 @@ def test_launch_waits_for_slow_workers(tmp_path: pathlib.Path) -> None:
     process = launch(tmp_path, SLOW_WORKER, "--schedule", "zbv", GT_INSTRUCTION_LOG=str(log))
     try:
         assert process.end() == 0, process.output
-        assert re.search(r"Mini-GPT: 0\.\dM parameters, 2 stages, 2 workers", process.output), process.output
+        assert re.search(r"Mini-GPT: \d+\.\dK parameters, 2 stages, 2 workers", process.output), process.output
         assert re.search(r"bubble of zbv: simulated \d+\.\d%, measured \d+\.\d%", process.output), process.output
         assert float(re.search(r"largest difference: (\S+)", process.output)[1]) < 1e-4
     finally:
@@ -202,7 +203,7 @@ def test_the_commands_with_eight_workers(name: str) -> None:
     )
     try:
         assert process.end() == 0, process.output
-        assert re.search(r"Mini-GPT: 0\.1M parameters, 4 stages, 8 workers", process.output), process.output
+        assert re.search(r"Mini-GPT: \d+\.\dK parameters, 4 stages, 8 workers", process.output), process.output
         assert float(re.search(r"largest difference: (\S+)", process.output)[1]) < 1e-4
     finally:
         process.close()
