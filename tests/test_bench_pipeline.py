@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import pipeline
 from benchmarks.core import results
-from benchmarks.pipelines import bubbles, moves, replay
+from benchmarks.pipelines import bubbles, moves, replay, training
 from benchmarks.pipelines.timed import Span
 from gt.pipeline.schedules import SCHEDULES
 
@@ -40,8 +40,16 @@ def test_the_client_and_scaling(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
     (path,) = tmp_path.glob("pipeline_*.json")
     record = json.loads(path.read_text())
     assert results.problems(record) in (None, [])
-    assert record["results"]["scaling"]["0"]["details"]["losses_differ"] < 1e-5
+    limit, figure = record["results"]["scaling"]["0"], record["results"]["scaling"]["1"]
+    assert figure["details"]["losses_differ"] < 1e-5
+    assert figure["details"]["machine"] == pytest.approx(limit["value"])
+    assert 0 < figure["details"]["of_both"] < 10
     assert "2 stages, 8 microbatches, 2 CPU workers" in capsys.readouterr().out
+
+
+def test_the_limit_of_the_schedule() -> None:
+    """88 products on one worker; on two, stage 1 has 6 for each of 8 microbatches, after 2 and before 3 of stage 0."""
+    assert training.schedule_limit() == pytest.approx(88 / 53)
 
 
 @pytest.mark.long

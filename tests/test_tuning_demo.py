@@ -98,6 +98,26 @@ def test_losses_equal_those_of_one_worker(
     assert losses == pytest.approx(one_worker, abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+@pytest.mark.parametrize("step", ["hand", "pipeline"])
+def test_mixed_precision_and_checkpointing(step: str) -> None:
+    """With both flags, a layer runs again with the dtypes of its first run, and the losses are those of one worker."""
+    given = options("--amp", "--checkpoint", "--layers", "4")
+    schedule = make_schedule("1f1b", 4, 2)
+    losses = []
+    for workers in (1, 8):
+        with Cluster(workers).client():
+            gt.load_config(train.CONFIG if workers == 8 else None)
+            model = train.make_model(given, schedule)
+            run = partial(train.whole, model)
+            if workers == 8:
+                by_hand = partial(train.by_hand, model, schedule)
+                run = by_hand if step == "hand" else train_simple.pipelined(model, schedule)
+            losses.append(train.train(given, model, run)[0])
+            gt.load_config(None)
+    assert losses[1] == pytest.approx(losses[0], abs=2e-2)
+
+
 def test_a_schedule_from_a_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(to_csv(make_schedule("zbv", 2, 3)))
@@ -123,6 +143,7 @@ def test_the_number_of_parameters() -> None:
     with Cluster(1, backend="numpy").client():
         gt.load_config(None)
         assert train.MiniGpt(tiny, range(4)).count() == count
+    assert [train.readable(n) for n in (940, count, 204_723_200)] == ["940", f"{count / 1e3:.1f}K", "204.7M"]
     assert 200e6 < size.layers * layer + 2 * size.vocabulary * size.hidden < 206e6
 
 
@@ -161,7 +182,7 @@ def test_launch_waits_for_slow_workers(tmp_path: pathlib.Path) -> None:
     process = launch(tmp_path, SLOW_WORKER, "--schedule", "zbv", GT_INSTRUCTION_LOG=str(log))
     try:
         assert process.end() == 0, process.output
-        assert re.search(r"Mini-GPT: 0\.\dM parameters, 2 stages, 2 workers", process.output), process.output
+        assert re.search(r"Mini-GPT: \d+\.\dK parameters, 2 stages, 2 workers", process.output), process.output
         assert re.search(r"bubble of zbv: simulated \d+\.\d%, measured \d+\.\d%", process.output), process.output
         assert float(re.search(r"largest difference: (\S+)", process.output)[1]) < 1e-4
     finally:
@@ -202,7 +223,7 @@ def test_the_commands_with_eight_workers(name: str) -> None:
     )
     try:
         assert process.end() == 0, process.output
-        assert re.search(r"Mini-GPT: 0\.1M parameters, 4 stages, 8 workers", process.output), process.output
+        assert re.search(r"Mini-GPT: \d+\.\dK parameters, 4 stages, 8 workers", process.output), process.output
         assert float(re.search(r"largest difference: (\S+)", process.output)[1]) < 1e-4
     finally:
         process.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,8 @@ from benchmarks.core.rows import Row
 from benchmarks.pipelines import moves
 from benchmarks.pipelines.sizes import Sizes
 from gt import nn
-from gt.pipeline import Pipeline
+from gt.pipeline import Action, Pipeline, make_schedule
+from gt.pipeline.timing import merged_order
 
 MICROBATCHES = 8
 GPU_STEPS = 20
@@ -42,22 +44,64 @@ class Mlp:
         """Seconds of a step, until all parameters are updated."""
         started = time.perf_counter()
         self.step()
+        self.wait()
+        return time.perf_counter() - started
+
+    def wait(self) -> None:
+        """Wait until the first and the last parameter are updated: each stage updates its own in order."""
         for p in self.pipeline.parameters()[:: len(self.pipeline.parameters()) - 1]:
             p.detach().sum().item()
-        return time.perf_counter() - started
 
 
 def scaling(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
-    """The same parts on one worker and on two, in turns on one system."""
+    """The same parts on one worker and on two, in turns on one system, and what the machine and the schedule allow."""
     with System(2, sizes.port):
         sides = {n: Mlp(sizes.width, sizes.rows, 2, [0, n - 1]) for n in (1, 2)}
+        other = Mlp(sizes.width, sizes.rows, 2, [1, 1])
         losses = {n: [side.step().item() for _ in range(3)] for n, side in sides.items()}
+        other.step().item()
         times = [{n: side.seconds() for n, side in sides.items()} for _ in range(sizes.rounds)]
+        independent = [(sides[1].seconds(), _both_seconds(sides[1], other)) for _ in range(sizes.rounds)]
         gt.load_config(None)
     difference = max(abs(a - b) for a, b in zip(losses[1], losses[2], strict=True))
     ratios = [t[1] / t[2] for t in times]
     details = {"seconds_1": times[-1][1], "seconds_2": times[-1][2], "losses_differ": difference}
-    yield Row(f"2 stages, {MICROBATCHES} microbatches, 2 CPU workers", ratios, "x 1 worker", ">=", 1.5, details)
+    limits = [2 * alone / both for alone, both in independent]
+    machine, schedule = statistics.median(limits), schedule_limit()
+    details |= {
+        "machine": machine,
+        "schedule": schedule,
+        "of_both": statistics.median(ratios) / (machine * schedule / 2),
+    }
+    yield Row("2 workers that compute for themselves", limits, "x 1 worker", formula=2.0)
+    name = f"2 stages, {MICROBATCHES} microbatches, 2 CPU workers"
+    yield Row(name, ratios, "x 1 worker", ">=", 1.5, details, formula=schedule)
+
+
+def _both_seconds(first: Mlp, second: Mlp) -> float:
+    """Seconds of a step of two models that share nothing but the machine."""
+    started = time.perf_counter()
+    first.step()
+    second.step()
+    first.wait()
+    second.wait()
+    return time.perf_counter() - started
+
+
+def schedule_limit() -> float:
+    """How much faster two stages are than one worker if products are all that takes time, and moves take none.
+
+    A stage has two layers, each one product for F, one for the gradient of the weight, and one for the gradient of the
+    input. The batch needs no gradient, so stage 0 has one product less, and waits for stage 1.
+    """
+    schedule = make_schedule("1f1b", 2, MICROBATCHES)
+    products = {("F", 0): 2, ("B", 0): 3, ("F", 1): 2, ("B", 1): 4}
+    ends: dict[Action, int] = {}
+    free = [0, 0]
+    for action in merged_order(schedule):
+        start = max([free[action.part], *[ends[needed] for needed in schedule.needs(action)]])
+        ends[action] = free[action.part] = start + products[action.kind, action.part]
+    return sum(products.values()) * MICROBATCHES / max(free)
 
 
 def gpu(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:

@@ -132,7 +132,7 @@ def run(options: argparse.Namespace, make_step: Callable[[MiniGpt, Schedule], St
     model = make_model(options, schedule)
     step = make_step(model, schedule)
     losses, seconds = train(options, model, step)
-    print(f"Mini-GPT: {model.count() / 1e6:.1f}M parameters, {schedule.stages} stages, {len(gt.workers())} workers")
+    print(f"Mini-GPT: {readable(model.count())} parameters, {schedule.stages} stages, {len(gt.workers())} workers")
     print(f"step: {min(seconds) * 1e3:.0f} ms")
     print(f"bubble of {schedule.name}: {expected_bubble(schedule)}, {measured(model, options, step)}")
     for worker, memory in gt.debug.memory().items():
@@ -146,6 +146,14 @@ def run(options: argparse.Namespace, make_step: Callable[[MiniGpt, Schedule], St
     for number, (a, b) in enumerate(zip(losses, alone, strict=True), 1):
         print(f"step {number:3}: loss {a:.4f}, on one worker {b:.4f}")
     print(f"largest difference: {max(abs(a - b) for a, b in zip(losses, alone, strict=True)):.1e}")
+
+
+def readable(count: int) -> str:
+    """204.7M, 71.3K, 940."""
+    for unit, name in ((1e6, "M"), (1e3, "K")):
+        if count >= unit:
+            return f"{count / unit:.1f}{name}"
+    return str(count)
 
 
 def stages_of(path: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
+import gt.client.grad.checkpoint as checkpointing
 from gt.client.tensor import emit
 from gt.client.tensor.arguments import cast, dtype_of
 from gt.client.tensor.tape import LeafNode
@@ -91,7 +92,7 @@ def _remember() -> Callable[[], autocast]:
     return lambda: autocast(dtype=lower, enabled=lower is not None, cache_enabled=False)
 
 
-emit.remember_autocast = _remember
+checkpointing.remember_autocast = _remember
 
 
 def current_dtype() -> DType | None:

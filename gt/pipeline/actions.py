@@ -23,7 +23,7 @@ from gt.errors import ConfigError
 
 #: The kinds of actions.
 KINDS = ("F", "B", "I", "W")
-_CELL = re.compile(r"(\d{0,9})([FBIW])(\d{1,9})")
+_CELL = re.compile(r"([0-9]{0,9})([FBIW])([0-9]{1,9})")
 
 
 class Action(NamedTuple):
@@ -59,10 +59,18 @@ def parse_action(text: str, row: int) -> Action:
     return Action(kind, int(part) if part else row, int(microbatch))
 
 
+def _parse_row(row: Iterable[Action | str], number: int) -> tuple[Action, ...]:
+    if isinstance(row, str):
+        row = row.split()
+    elif not isinstance(row, Iterable) or isinstance(row, Mapping):
+        raise ConfigError(f"stage {number}: expected a list of actions such as [F0, B0], not {row!r}")
+    return tuple(parse_action(str(cell) if isinstance(cell, Action) else cell, number) for cell in row)
+
+
 class Schedule:
     """One row of actions for each stage, checked.
 
-    A row is a list of `Action` and text such as ``"F0"``.
+    A row is a list of `Action` and text such as ``"F0"``, or one text such as ``"F0 B0"``.
 
     Example::
 
@@ -71,12 +79,13 @@ class Schedule:
 
     def __init__(self, rows: Iterable[Iterable[Action | str]], name: str = "custom") -> None:
         self.name = name
-        self.rows: tuple[tuple[Action, ...], ...] = tuple(
-            tuple(cell if isinstance(cell, Action) else parse_action(cell, number) for cell in row)
-            for number, row in enumerate(rows)
-        )
+        if not isinstance(rows, Iterable):
+            raise ConfigError(f"schedule {name}: expected a list with one item for each stage, not {rows!r}")
+        self.rows: tuple[tuple[Action, ...], ...] = tuple(_parse_row(row, number) for number, row in enumerate(rows))
         if not any(self.rows):
             raise ConfigError(f"schedule {name}: there are no actions")
+        if not all(self.rows):
+            self._fail(self.rows.index(()), "there are no actions")
         actions = [action for row in self.rows for action in row]
         self.parts = 1 + max(action.part for action in actions)
         self.microbatches = 1 + max(action.microbatch for action in actions)
@@ -105,9 +114,9 @@ class Schedule:
             for action in row:
                 if stages.setdefault(action.part, number) != number:
                     self._fail(number, f"{action}: part {action.part} runs on stage {stages[action.part]} already")
-        missing = [part for part in range(self.parts) if part not in stages]
-        if missing:
-            raise ConfigError(f"schedule {self.name}: no stage runs part {missing[0]}")
+        missing = next((part for part in range(self.parts) if part not in stages), None)
+        if missing is not None:
+            raise ConfigError(f"schedule {self.name}: no stage runs part {missing}")
         return tuple(stages[part] for part in range(self.parts))
 
     def _check_counts(self, counts: Mapping[Action, int]) -> None:

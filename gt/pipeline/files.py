@@ -1,7 +1,7 @@
 """Schedules from files, and into files.
 
-A CSV file has one line for each stage and one cell for each action. Empty cells are ignored, so a table with idle times
-can be read too. A YAML file has a list with one item for each stage: a list of actions, or one text.
+A CSV file has one line for each stage and one cell for each action. Empty cells and lines are ignored, so a table with
+idle times can be read too. A YAML file has a list with one item for each stage: a list of actions, or one text.
 
     F0,F1,B0,B1                     - F0 F1 B0 B1
     F0,B0,F1,B1                     - [F0, B0, F1, B1]
@@ -31,7 +31,7 @@ def read_schedule(path: str | os.PathLike[str]) -> Schedule:
     if suffix not in READERS:
         raise ConfigError(f"{source}: the name of a schedule's file ends in {', '.join(READERS)}")
     try:
-        with open(source, encoding="utf-8", newline="") as file:
+        with open(source, encoding="utf-8-sig", newline="") as file:  # a spreadsheet may mark its files as UTF-8
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -55,10 +55,11 @@ def to_csv(schedule: Schedule) -> str:
 
 
 def _csv_rows(text: str) -> list[list[str]]:
-    return [[cell for cell in row if cell.strip()] for row in csv.reader(StringIO(text)) if row]
+    rows = [[cell for cell in row if cell.strip()] for row in csv.reader(StringIO(text))]
+    return [row for row in rows if row]
 
 
-def _yaml_rows(text: str) -> list[list[Any]]:
+def _yaml_rows(text: str) -> list[Any]:
     import yaml
 
     try:
@@ -67,11 +68,7 @@ def _yaml_rows(text: str) -> list[list[Any]]:
         raise ConfigError(" ".join(str(error).split())) from None
     if not isinstance(tree, list):
         raise ConfigError(f"expected a list with one item for each stage, not {type(tree).__name__}")
-    rows = [item.split() if isinstance(item, str) else item for item in tree]
-    for number, row in enumerate(rows):
-        if not isinstance(row, list):
-            raise ConfigError(f"stage {number}: expected a list of actions such as [F0, B0], not {row!r}")
-    return rows
+    return tree
 
 
-READERS: dict[str, Callable[[str], list[list[Any]]]] = {".csv": _csv_rows, ".yaml": _yaml_rows, ".yml": _yaml_rows}
+READERS: dict[str, Callable[[str], list[Any]]] = {".csv": _csv_rows, ".yaml": _yaml_rows, ".yml": _yaml_rows}

@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gt.client.grad.backward import accumulate, as_leaf, backward_pass, is_shared, roots_of
+from gt.client.grad.backward import accumulate, backward_pass, is_shared, roots_of
 from gt.client.grad.split_backward import SplitBackward
 from gt.client.signals.signal import context
 from gt.client.stream import sites
 from gt.client.tensor.emit import detached, placed
-from gt.client.tensor.tape import Edge, LeafNode
+from gt.client.tensor.tape import Edge, LeafNode, mode
 from gt.client.tensor.tensor import Tensor
-from gt.errors import GradError
-from gt.pipeline.microbatches import map_tensors, rows_of
+from gt.errors import DTypeError, GradError, ShapeError
+from gt.pipeline.microbatches import map_tensors, rows_of, tensors_in
 
 #: (part, microbatch)
 Key = tuple[int, int]
+
+
+class InputNode(LeafNode):
+    """The node of a part's input.
+
+    The part may write its input in place. Then it writes a copy, because the part before may hold the same memory.
+    """
+
+    __slots__ = ()
+
+    def before_write(self, x: Tensor) -> None:
+        copy = x.clone()
+        x._cell, x._node, x._index = copy._cell, copy._node, copy._index
 
 
 class PartPass:
@@ -34,17 +47,20 @@ class PartPass:
         self.parts, self.signals, self.loss_fn = parts, signals, loss_fn
         self.count = len(microbatches)
         self._shares = _shares(microbatches, mean_loss)
-        #: what each part is called with; all microbatches start to move to the first part now
+        #: what each part is called with: a tree. All microbatches start to move to the first part now
         self._inputs: dict[Key, Any] = {
             (0, m): map_tensors(lambda x: self._moved(x, 0), batch) for m, batch in enumerate(microbatches)
         }
         last = len(parts) - 1
         self._targets = [map_tensors(lambda x: self._moved(x, last), target) for target in targets]
-        #: the leaves that stand for the inputs of a part, one for each output of the part before; None: no gradient
-        self._leaves: dict[Key, list[Tensor | None]] = {}
-        self._outputs: dict[Key, list[Any]] = {}
+        #: the nodes of the inputs of a part, one for each output of the part before; None: no gradient
+        self._leaves: dict[Key, list[LeafNode | None]] = {}
+        #: the tensors that a part has returned, or the loss; kept for the backward pass
+        self._outputs: dict[Key, list[Tensor]] = {}
         #: the gradients of those outputs
         self._grads: dict[Key, list[Tensor | None]] = {}
+        #: microbatch -> what the last part has returned, if there is no loss
+        self._results: dict[int, Any] = {}
         self._split: dict[Key, SplitBackward] = {}
         #: for each part, the gradients of its leaves so far, and how many backward passes are left
         self._sums: list[dict[Tensor, Tensor]] = [{} for _ in parts]
@@ -65,12 +81,18 @@ class PartPass:
                 result = self._call(part, m, arguments)
         else:
             result = self._call(part, m, arguments)
-        outputs = list(result) if isinstance(result, tuple) else [result]
-        self._outputs[part, m] = outputs
+        if mode.enabled:
+            self._outputs[part, m] = list(tensors_in(result))
         if part + 1 < len(self.parts):
-            leaves = [self._leaf(y, part + 1) for y in outputs]
-            self._leaves[part + 1, m] = [x if isinstance(x, Tensor) and x._node is not None else None for x in leaves]
-            self._inputs[part + 1, m] = tuple(leaves)
+            self._hand_on(part, m, result)
+        elif self.loss_fn is None:
+            self._results[m] = result
+
+    def _hand_on(self, part: int, m: int, result: Any) -> None:
+        """Move the outputs of a part to the next one."""
+        inputs = map_tensors(lambda y: self._leaf(y, part + 1), result)
+        self._inputs[part + 1, m] = inputs if isinstance(inputs, tuple) else (inputs,)
+        self._leaves[part + 1, m] = [x._node for x in tensors_in(inputs)]  # type: ignore[misc]
 
     def _call(self, part: int, m: int, arguments: Any) -> Any:
         function = self.parts[part]
@@ -83,21 +105,33 @@ class PartPass:
             name = getattr(function, "__name__", type(function).__name__)
             error.add_note(f"in part {part} of the pipeline, {name}, with microbatch {m}")
             raise
-        if part + 1 < len(self.parts) or self.loss_fn is None:
-            return result
-        loss = self.loss_fn(result, self._targets[m])
-        share = self._shares[m]
-        loss = loss if share == 1 else loss * share
+        return result if part + 1 < len(self.parts) or self.loss_fn is None else self._loss_of(result, m)
+
+    def _loss_of(self, result: Any, m: int) -> Tensor:
+        """The loss of a microbatch, by its share of the batch."""
+        assert self.loss_fn is not None
+        try:
+            loss = self.loss_fn(result, self._targets[m])
+        except Exception as error:
+            error.add_note(f"in the loss function of the pipeline, with microbatch {m}")
+            raise
+        if not isinstance(loss, Tensor):
+            raise DTypeError(f"pipeline: the loss function returned {type(loss).__name__}; expected a tensor")
+        if loss._type.numel != 1:
+            raise ShapeError(f"pipeline: the loss function returned {loss._type}; expected one number, such as a mean")
+        loss = loss if self._shares[m] == 1 else loss * self._shares[m]
         value = detached(loss)
         self._loss = value if self._loss is None else self._loss + value
         return loss
 
-    def _leaf(self, y: Any, part: int) -> Any:
+    def _leaf(self, y: Tensor, part: int) -> Tensor:
         """An output as the input of the next part."""
-        if not isinstance(y, Tensor):
-            return y
         x = self._moved(detached(y), part)
-        return as_leaf(detached(x)) if y._node is not None else x
+        if y._node is None:
+            return x
+        x = detached(x)
+        x._node = InputNode(x)  # type: ignore[assignment]
+        return x
 
     # -- backward ------------------------------------------------------------------------
 
@@ -126,7 +160,7 @@ class PartPass:
     def _roots(self, part: int, m: int) -> tuple[list[Any], set[LeafNode]]:
         """Where the backward pass begins, and the nodes of the part's inputs."""
         outputs = self._outputs.pop((part, m))
-        inputs: Any = {x._node for x in self._leaves.get((part, m), ()) if x is not None}
+        inputs = {node for node in self._leaves.get((part, m), ()) if node is not None}
         if part + 1 == len(self.parts):
             if outputs[0]._node is None:
                 raise GradError("pipeline: the loss does not require grad: no part has a parameter that leads to it")
@@ -155,7 +189,7 @@ class PartPass:
         """Move the gradients of the inputs to the part before."""
         if part == 0:
             return
-        found = [None if x is None else grads.get(x._node) for x in self._leaves.pop((part, m))]
+        found = [None if node is None else grads.get(node) for node in self._leaves.pop((part, m))]
         self._grads[part - 1, m] = [None if g is None else self._moved(detached(g), part - 1) for g in found]
 
     def _end_backward(self, part: int) -> None:
@@ -174,9 +208,7 @@ class PartPass:
 
     def outputs(self) -> list[Any]:
         """What the last part returned for each microbatch."""
-        last = len(self.parts) - 1
-        results = [self._outputs[last, m] for m in range(self.count)]
-        return [row[0] if len(row) == 1 else tuple(row) for row in results]
+        return [self._results[m] for m in range(self.count)]
 
 
 #: what a part does in each kind of action: (pass, part, microbatch)

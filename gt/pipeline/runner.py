@@ -12,19 +12,19 @@ and added to their ``grad`` after the last microbatch.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gt.client.grad.backward import no_grad
+from gt.client.grad.grad_mode import is_grad_enabled, no_grad
 from gt.client.stream.step import cut
 from gt.client.tensor import emit
 from gt.client.tensor.tensor import Tensor
-from gt.errors import ConfigError
-from gt.functions.joining import cat
+from gt.errors import ConfigError, GradError
 from gt.nn import Module
 from gt.pipeline.actions import Action, Schedule
 from gt.pipeline.files import is_file, read_schedule
-from gt.pipeline.microbatches import cut_batch, cut_targets
+from gt.pipeline.microbatches import cut_batch, cut_targets, joined
 from gt.pipeline.part_pass import ACTIONS, PartPass
 from gt.pipeline.schedules import chunks_of, forward_schedule, make_schedule
 from gt.pipeline.stages import StageSignals, Workers
@@ -52,7 +52,7 @@ class Pipeline:
     def __init__(
         self,
         stages: Sequence[Any],
-        schedule: str | Schedule = "1f1b",
+        schedule: str | os.PathLike[str] | Schedule = "1f1b",
         microbatches: int | None = None,
         *,
         chunks: int | None = None,
@@ -60,9 +60,9 @@ class Pipeline:
         workers: Workers | None = None,
         mean_loss: bool = True,
     ) -> None:
-        self.parts = list(stages)
+        self.parts = _part_list(stages)
         self.mean_loss, self._chunks = mean_loss, chunks
-        self._schedule = read_schedule(schedule) if isinstance(schedule, str) and is_file(schedule) else schedule
+        self._schedule = _named_or_read(schedule)
         if isinstance(self._schedule, Schedule):
             microbatches = self._schedule.microbatches if microbatches is None else microbatches
         elif microbatches is None:
@@ -72,9 +72,15 @@ class Pipeline:
         self.signals = StageSignals(self.schedule.stages, signals, workers)
         #: (number of microbatches, whether only forward) -> the actions in order
         self._orders: dict[tuple[int, bool], list[Action]] = {}
+        for number, part in enumerate(self.parts):
+            if not callable(part):
+                raise ConfigError(f"pipeline: part {number} is {part!r}; expected a module or a function")
 
     def _make_schedule(self, microbatches: int) -> Schedule:
         given, parts = self._schedule, len(self.parts)
+        if self._chunks is not None and (type(self._chunks) is not int or isinstance(given, Schedule)):
+            what = "the schedule has its own" if isinstance(given, Schedule) else "expected an integer, 1 or more"
+            raise ConfigError(f"pipeline: chunks={self._chunks!r}; {what}")
         if isinstance(given, Schedule):
             if (given.parts, given.microbatches) != (parts, microbatches):
                 size = f"{given.parts} parts and {given.microbatches} microbatches"
@@ -99,6 +105,10 @@ class Pipeline:
 
         ``loss_fn(output, target)`` gets the output of the last part. A list is a batch that is cut already.
         """
+        if not is_grad_enabled():
+            raise GradError("pipeline: step computes gradients; under gt.no_grad, call evaluate")
+        if self.schedule.forward_only:
+            raise ConfigError(f"pipeline: schedule {self.schedule.name} has no backward pass; call evaluate")
         run = self._begin(batch, targets, loss_fn)
         for action in self._order(run.count, forward_only=False):
             with _without_autocast_cache(action.kind):
@@ -111,11 +121,11 @@ class Pipeline:
         return self._forward(batch, targets, loss_fn).loss()
 
     def __call__(self, batch: Any) -> Any:
-        """The outputs of a batch, without gradients: those of all microbatches, joined along dim 0."""
-        outputs = self._forward(batch, None, None).outputs()
-        if isinstance(outputs[0], tuple):
-            return tuple(cat(list(column)) for column in zip(*outputs, strict=True))
-        return cat(outputs)
+        """The outputs of a batch, without gradients: those of all microbatches, joined along dim 0.
+
+        Values that are not tensors are those of the first microbatch.
+        """
+        return joined(self._forward(batch, None, None).outputs())
 
     def _forward(self, batch: Any, targets: Any, loss_fn: LossFunction | None) -> PartPass:
         with no_grad():
@@ -150,6 +160,23 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline of {len(self.parts)} parts: {self.schedule!r}>"
+
+
+def _part_list(stages: Any) -> list[Any]:
+    try:
+        return list(stages)
+    except TypeError:
+        kind = type(stages).__name__
+        raise ConfigError(f"pipeline: stages is a {kind}; expected a list of modules or functions") from None
+
+
+def _named_or_read(schedule: Any) -> str | Schedule:
+    """The name of a schedule, or a schedule; a file is read."""
+    if isinstance(schedule, os.PathLike) or (isinstance(schedule, str) and is_file(schedule)):
+        return read_schedule(schedule)
+    if not isinstance(schedule, str | Schedule):
+        raise ConfigError(f"pipeline: schedule={schedule!r}; expected a name, a file or a gt.pipeline.Schedule")
+    return schedule
 
 
 def _parts_needed(schedule: str, chunks: int) -> str:

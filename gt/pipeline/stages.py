@@ -5,7 +5,8 @@ Or the pipeline configures signals itself, on the workers it is given, or on all
 several workers then splits each microbatch between them.
 
 Parameters keep their layout if they are on the workers of their stage already: a ``match`` in the configuration placed
-them, or they were created under a signal. All others are placed whole on each worker of their stage.
+them, or they were created under a signal. All others are placed whole on each worker of their stage. The same holds for
+buffers.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class StageSignals:
         if signals is not None and workers is not None:
             raise ConfigError("pipeline: pass signals or workers, not both")
         for what, given in (("signals", signals), ("workers", workers)):
-            if given is not None and len(given) != stages:
-                raise ConfigError(f"pipeline: {len(given)} {what} for {stages} stages")
+            if given is not None:
+                _check_stages(what, given, stages)
         self._stages, self._given, self._workers = stages, signals, workers
         #: the configuration under which the parameters were placed, and the signals of the stages in it
         self._placed_under: Any = None
@@ -75,10 +76,28 @@ class StageSignals:
             place_parameters(ModuleList(modules))
         placed: set[int] = set()
         for part, name in zip(parts, names, strict=True):
-            for parameter in part.parameters() if isinstance(part, Module) and name else ():
-                if id(parameter) not in placed and not _is_on(parameter, name):
-                    place_by(parameter, _parameter_signal(name).name)
-                placed.add(id(parameter))
+            for tensor in (*part.parameters(), *part.buffers()) if isinstance(part, Module) and name else ():
+                if id(tensor) not in placed and not _is_on(tensor, name):
+                    place_by(tensor, _parameter_signal(name).name)
+                placed.add(id(tensor))
+
+
+def _check_stages(what: str, given: Any, stages: int) -> None:
+    """Raise ConfigError unless there is one entry for each stage: a name, or a worker or several."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ConfigError(f"pipeline: {what}={given!r}; expected a list with one item for each stage")
+    if len(given) != stages:
+        raise ConfigError(f"pipeline: {len(given)} {what} for {stages} stages")
+    for stage, item in enumerate(given):
+        if what == "signals":
+            if not isinstance(item, str):
+                raise ConfigError(f"pipeline: stage {stage}: signals has {item!r}; expected the name of a signal")
+            continue
+        numbers = [item] if not isinstance(item, Sequence) or isinstance(item, str) else list(item)
+        if not numbers or any(type(n) is not int for n in numbers) or len(set(numbers)) < len(numbers):
+            raise ConfigError(
+                f"pipeline: stage {stage}: workers has {item!r}; expected a worker, or several, each once"
+            )
 
 
 def _configure(signals: Sequence[Signal]) -> None:

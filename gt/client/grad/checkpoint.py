@@ -15,13 +15,16 @@ from typing import Any
 
 from gt.client.grad.backward import as_leaf, enable_grad
 from gt.client.stream import scope
-from gt.client.tensor import emit, random_state, tape
+from gt.client.tensor import random_state, tape
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tape import Edge, SavedTensor
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
+
+#: remembers the autocast that is in force, as a function that enters it again; set by `gt.amp`
+remember_autocast: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]] = lambda: contextlib.nullcontext
 
 
 class CheckpointedCall:
@@ -33,7 +36,7 @@ class CheckpointedCall:
         #: the signals it ran under
         self.signals = scope.thread.stack
         #: enters the autocast it ran under
-        self.autocast = emit.remember_autocast()
+        self.autocast = remember_autocast()
         #: how many values the first run would have saved
         self.count = 0
         #: number -> the value, as collected by the last run and not used yet

@@ -29,8 +29,6 @@ PLACED, PERMUTE = OPS["placed"], OPS["permute"]
 
 #: casts operands to the dtypes of `gt.autocast`; None outside of it
 casting: Callable[[Op, tuple[Any, ...], Attrs], tuple[tuple[Any, ...], Attrs]] | None = None
-#: remembers the autocast that is in force: the result enters it again; set by `gt.amp`
-remember_autocast: Callable[[], Callable[[], AbstractContextManager[Any]]] = lambda: nullcontext
 
 
 class ViewRecipe:
@@ -201,6 +199,7 @@ def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Ten
 @deferred
 def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit an op whose first operand is ``target`` and whose result is written into it."""
+    tape.before_write(target if target._view is None else target._view.base)
     if target._view is not None:
         _write_through(target._view, op, target, rest, attrs)
         return target

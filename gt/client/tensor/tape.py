@@ -108,6 +108,9 @@ class LeafNode:
         self.number = _next_number()
         self.hooks: dict[int, list[Any]] = {}
 
+    def before_write(self, x: Tensor) -> None:
+        """Called before its tensor is written in place, which `check_writable` refuses."""
+
 
 class Node:
     """One call of an op on the tape."""
@@ -310,6 +313,12 @@ def _parameters(rule: Any) -> list[inspect.Parameter]:
 
 
 # -- writing in place --------------------------------------------------------------------
+
+
+def before_write(x: Tensor) -> None:
+    """Called before x is written in place, directly or through a view."""
+    if mode.enabled and isinstance(x._node, LeafNode):
+        x._node.before_write(x)
 
 
 def check_writable(target: Tensor) -> None:
