@@ -5,6 +5,7 @@ plan       the dispatcher's core on instructions for several workers whose plans
 workers    the dispatcher for 64 workers against 1: instructions are encoded once per mesh
 scaling    2 CPU workers of one thread each against 1: a matrix product, and a training step of an MLP, data parallel
 overhead   one worker under auto-sharding against the same without
+exposed    fully sharded training on 2 CPU workers: waiting for collectives, with prefetching against without it
 
 For a ratio the two sides take turns in one run; it is the median over the rounds. This is not a test: a busy machine
 changes figures, not results.
@@ -28,6 +29,7 @@ if __name__ == "__main__":
 import torch
 
 import gt
+from benchmarks.autoshard.exposed import waits
 from benchmarks.autoshard.system import System
 from benchmarks.core import environment, results, tables
 from benchmarks.core.ranks import BAD_INPUT, BadInput
@@ -45,13 +47,15 @@ class Sizes:
     product: tuple[int, int, int]
     #: the MLP: batch and widths
     mlp: tuple[int, ...]
+    #: fully sharded training: batch, width, layers
+    sharded: tuple[int, int, int]
     #: actions per sample
     steps: int
     port: int
 
 
-FULL = Sizes(15, (4096, 1024, 1024), (2048, 256, 1024, 1024, 16), 3, 9107)
-QUICK = Sizes(3, (512, 256, 256), (256, 64, 128, 16), 2, 9107)
+FULL = Sizes(15, (4096, 1024, 1024), (2048, 256, 1024, 1024, 16), (2048, 512, 8), 3, 9107)
+QUICK = Sizes(3, (512, 256, 256), (256, 64, 128, 16), (512, 64, 3), 2, 9107)
 
 #: additions in a row, for the dispatcher alone
 CHAIN = 2000
@@ -176,11 +180,23 @@ def overhead(sizes: Sizes) -> Iterator[Row]:
         yield Row(f"1 sharded worker: {name}", lost, "% more than unsharded", "<=", 3.0, details)
 
 
+def exposed(sizes: Sizes) -> Iterator[Row]:
+    medians = {}
+    for name, prefetch in (("without", False), ("with", True)):
+        waiting, whole = waits(sizes.port, *sizes.sharded, sizes.rounds, prefetch)
+        medians[name] = statistics.median(waiting)
+        details = {"step_ms": statistics.median(whole) * 1e3, "least_step_ms": min(whole) * 1e3}
+        shown = f"fully sharded, {name} prefetching: waiting for collectives"
+        yield Row(shown, [seconds * 1e3 for seconds in waiting], "ms a step", details=details)
+    yield Row("the same", [medians["with"] / medians["without"]], "x without", "<=", 0.5)
+
+
 MEASUREMENTS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "plan": plan,
     "workers": workers,
     "scaling": scaling,
     "overhead": overhead,
+    "exposed": exposed,
 }
 
 

@@ -320,6 +320,18 @@ def test_figures_of_the_dispatcher(tmp_path, capsys, monkeypatch):
         assert row["reached"] is None or row["reached"] == (row["value"] <= row["bound"])
 
 
+@pytest.mark.long
+def test_figures_of_waiting_for_collectives(tmp_path, capsys):
+    words = ["--quick", "--only", "exposed", "--port", str(free_port()), "--output-dir", str(tmp_path)]
+    assert sharding.main(words) == 0
+    assert "fully sharded, with prefetching" in capsys.readouterr().out
+    (path,) = tmp_path.glob("*.json")
+    without, with_it, ratio = json.loads(path.read_text())["results"]["exposed"].values()
+    assert len(without["samples"]) == len(with_it["samples"]) == sharding.QUICK.rounds
+    assert ratio["value"] == near(with_it["value"] / without["value"])
+    assert "GT_NO_PREFETCH" not in os.environ
+
+
 def test_simulate_refuses(tmp_path, capsys):
     for words, message in (
         (["--machine", "abacus"], "--machine abacus: no such machine; there are 2cpu"),

@@ -54,10 +54,10 @@ def test_one_worker_confirms_for_all_while_there_is_one_client(monkeypatch: pyte
             assert set(first) == {0}
             (worker_set,) = [s for s in mesh.cluster.dispatcher.clients[1].worker_sets.values() if len(s.workers) == 3]
             assert worker_set.behind > 0
-            monkeypatch.setattr(delivery, "OTHERS_CONFIRM_AFTER_US_PER_WORKER", 0.0)
+            monkeypatch.setattr(delivery, "OTHERS_CONFIRM_AFTER_US", 0.0)
             assert {m.confirmer for m in mesh.add(session, x)} == {-1}
             assert worker_set.behind == 0
-            monkeypatch.setattr(delivery, "OTHERS_CONFIRM_AFTER_US_PER_WORKER", 1e9)
+            monkeypatch.setattr(delivery, "OTHERS_CONFIRM_AFTER_US", 1e9)
             assert {m.confirmer for m in mesh.add(session, x)} == {0}
             used = mesh.cluster.dispatcher.clients[1].share.used
             with mesh.cluster.client() as second:

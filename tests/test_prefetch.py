@@ -250,7 +250,7 @@ def _traced(stack: Any, folder: pathlib.Path, **settings: str) -> tuple[str, lis
 def test_a_layer_is_gathered_before_the_one_before_it_has_computed(stack, tmp_path):
     for name in ("before", "after"):
         (tmp_path / name).mkdir()
-    digest, before = _traced(stack, tmp_path / "before", GT_PREFETCH="0")
+    digest, before = _traced(stack, tmp_path / "before", GT_NO_PREFETCH="1")
     assert [name for name, *_ in before] == ["gather", "linear"] * 4
     same, after = _traced(stack, tmp_path / "after")
     assert same == digest

@@ -27,9 +27,8 @@ CONFIRM_AFTER_US_PER_WORKER = 50.0
 #: A set of any size is asked to confirm after this many microseconds of work.
 MAX_CONFIRM_AFTER_US = 3000.0
 #: Workers of a set that have no other client run the same work at the same time: the first one confirms for all. The
-#: others of n workers confirm after n times the first of these numbers of microseconds of work, at most after the
-#: second, so that none of them falls behind further than that.
-OTHERS_CONFIRM_AFTER_US_PER_WORKER, MAX_OTHERS_CONFIRM_AFTER_US = 5_000.0, 1e6
+#: others confirm after this many microseconds of work, so that none of them falls behind much further than that.
+OTHERS_CONFIRM_AFTER_US = 300_000.0
 #: The most estimated microseconds of work in a message that overtakes those of other clients.
 MAX_URGENT_US = 1000.0
 #: The most worker sets that are remembered for a client.
@@ -192,8 +191,7 @@ class Delivery:
         first.expect(client.id, weight, cost, sharing or 1)
         if alone:
             worker_set.behind += cost
-            limit = min(OTHERS_CONFIRM_AFTER_US_PER_WORKER * len(worker_set.workers), MAX_OTHERS_CONFIRM_AFTER_US)
-            if worker_set.behind < limit and not by_all:
+            if worker_set.behind < OTHERS_CONFIRM_AFTER_US and not by_all:
                 return first.id
         for worker in others:
             worker.expect(client.id, 0, cost, sharing)

@@ -101,7 +101,7 @@ class Server:
         # no other worker can join a private system, so the hint to start one would be wrong
         no_workers = NO_WORKERS_LEFT if self._private else None
         cuda_ipc = os.environ.get("GT_CUDA_IPC", "0") not in ("", "0")
-        prefetch = os.environ.get("GT_PREFETCH", "1") != "0"
+        prefetch = os.environ.get("GT_NO_PREFETCH", "0") in ("", "0")
         # the memory that a server holds ends with it, so a journal could not bring snapshots back
         storage: SnapshotStorage | None = self._snapshots
         if storage is None and self._journal is None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from typing import TYPE_CHECKING
 
 from gt.client.stream.connect import session
 from gt.client.stream.session import Session
 from gt.errors import CompileError
+
+if TYPE_CHECKING:
+    from gt.events.breakdown import Breakdown
 
 #: The most waits of the client that are kept.
 MAX_WAITS = 100_000
@@ -34,7 +38,7 @@ class StepRecording:
         self.offset = listening.now - (asked + now) // 2
         self.begun = now
 
-    def report(self) -> str:
+    def breakdown(self) -> Breakdown:
         """End the recording. Where the time between the last two steps went; without two, since it began."""
         import numpy as np
 
@@ -49,7 +53,7 @@ class StepRecording:
         begun, ended = (steps[0], steps[1]) if len(steps) == 2 else (self.begun, ended)
         waits = np.array(self.waits, dtype=np.int64).reshape(-1, 2) + self.offset
         span = begun + self.offset, ended + self.offset
-        return "\n".join(break_down(self.table, *span, [self.client.id], waits).lines_of_text())
+        return break_down(self.table, *span, [self.client.id], waits)
 
 
 def last_step_report(stop: bool) -> str:
@@ -58,6 +62,6 @@ def last_step_report(stop: bool) -> str:
     if client.outbox.recorder is not None:
         raise CompileError("gt.debug.explain_last_step: inside a compiled function; call it outside")
     recording: StepRecording | None = client.step_recording
-    text = BEGUN if recording is None else recording.report()
+    text = BEGUN if recording is None else "\n".join(recording.breakdown().lines_of_text())
     client.step_recording = None if stop else StepRecording(client)
     return text

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Container, Mapping
 from typing import Any
 
-from gt.dispatcher.replay.instructions import Instruction, parse
+from gt.dispatcher.replay.instructions import InstructionWords, parse
 from gt.wire.fragments import InstructionFormat, NoFragment
 
 
@@ -41,14 +41,14 @@ class _Deferral:
         self._result: list[Any] = []
         #: tensors that a reduction has produced, and no other instruction has used
         self._reduced: set[int] = set()
-        self._deferred: deque[Instruction] = deque()
+        self._deferred: deque[InstructionWords] = deque()
         #: how many were deferred and are not any more
         self._released = 0
         #: id -> the number of the last deferred instruction that changes it, and of the last one that reads it
         self._changed: dict[int, int] = {}
         self._read: dict[int, int] = {}
 
-    def words(self, instructions: list[Instruction]) -> list[Any]:
+    def words(self, instructions: list[InstructionWords]) -> list[Any]:
         for one in instructions:
             if self._may_wait(one):
                 self._defer(one)
@@ -61,7 +61,7 @@ class _Deferral:
         self._release(self._released + len(self._deferred) - 1)
         return self._result
 
-    def _may_wait(self, one: Instruction) -> bool:
+    def _may_wait(self, one: InstructionWords) -> bool:
         """Whether it is a view of a reduced tensor or of a deferred view, or frees the operand of one."""
         if one.code < 0:
             return self._read.get(one.outs[0], -1) >= self._released
@@ -69,13 +69,13 @@ class _Deferral:
         known = zip(one.operands, is_deferred, strict=True)
         return one.code in self._views and all(deferred or id in self._reduced for id, deferred in known)
 
-    def _defer(self, one: Instruction) -> None:
+    def _defer(self, one: InstructionWords) -> None:
         number = self._released + len(self._deferred)
         self._deferred.append(one)
         self._changed.update(dict.fromkeys(one.outs, number))
         self._read.update(dict.fromkeys(one.operands, number))
 
-    def _last_before(self, one: Instruction) -> int:
+    def _last_before(self, one: InstructionWords) -> int:
         """The last deferred instruction that must run before this one: one of them changes what the other names."""
         changed = [self._changed.get(id, -1) for id in (*one.outs, *one.operands)]
         return max((*changed, *[self._read.get(id, -1) for id in one.outs]), default=-1)

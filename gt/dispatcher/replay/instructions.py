@@ -11,7 +11,7 @@ from gt.wire.words import FIRST_CODE
 
 
 @dataclass(slots=True)
-class Instruction:
+class InstructionWords:
     """One instruction. With a negative code it frees a tensor."""
 
     words: list[Any]
@@ -25,20 +25,20 @@ class Instruction:
         return code
 
 
-def parse(words: list[Any], codes: Mapping[int, InstructionFormat]) -> list[Instruction]:
+def parse(words: list[Any], codes: Mapping[int, InstructionFormat]) -> list[InstructionWords]:
     """Raises NoFragment if there is a control word, and KeyError if there is an unknown code."""
-    instructions: list[Instruction] = []
+    instructions: list[InstructionWords] = []
     i, end = 0, len(words)
     while i < end:
         code = words[i]
         if code < 0:
-            instructions.append(Instruction([code], [-code]))
+            instructions.append(InstructionWords([code], [-code]))
             i += 1
             continue
         if code < FIRST_CODE:
             raise NoFragment
         format = codes[code]
         operands = [words[i + offset] for offset in format.offsets]
-        instructions.append(Instruction(words[i : i + format.width], words[i + 2 : i + format.start], operands))
+        instructions.append(InstructionWords(words[i : i + format.width], words[i + 2 : i + format.start], operands))
         i += format.width
     return instructions

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gt.dispatcher.replay.instructions import Instruction, parse
+from gt.dispatcher.replay.instructions import InstructionWords, parse
 from gt.wire.fragments import InstructionFormat, NoFragment
 
 #: A layer with at most this share of the bytes of the largest one does not count.
@@ -38,7 +38,7 @@ class _Gather:
 
 
 @dataclass(slots=True)
-class _Layer:
+class _GatheredLayer:
     """Gathers with the same instruction as their first user. Gathers of what was computed just before are in none."""
 
     #: the index of that instruction
@@ -69,9 +69,9 @@ def prefetch_gathers(
     return Prefetched([word for one in reordered for word in one.words], more)
 
 
-def _layers(instructions: list[Instruction], gathers: Mapping[int, int]) -> list[_Layer]:
+def _layers(instructions: list[InstructionWords], gathers: Mapping[int, int]) -> list[_GatheredLayer]:
     """The layers in the order of their use."""
-    layers: dict[int, _Layer] = {}
+    layers: dict[int, _GatheredLayer] = {}
     #: id -> the instruction after the last one that created, wrote or freed it
     changed: dict[int, int] = {}
     #: id -> the gather that created it, until its first use
@@ -81,7 +81,7 @@ def _layers(instructions: list[Instruction], gathers: Mapping[int, int]) -> list
     for at, one in enumerate(instructions):
         for id in one.operands:
             if (gather := unused.pop(id, None)) is not None:
-                layers.setdefault(at, _Layer(at)).gathers.append(gather)
+                layers.setdefault(at, _GatheredLayer(at)).gathers.append(gather)
         for id in one.outs:
             unused.pop(id, None)
         if one.code in gathers:
@@ -94,7 +94,7 @@ def _layers(instructions: list[Instruction], gathers: Mapping[int, int]) -> list
     return list(layers.values())
 
 
-def _order(count: int, layers: list[_Layer]) -> Iterable[int]:
+def _order(count: int, layers: list[_GatheredLayer]) -> Iterable[int]:
     """The instructions in their new order."""
     limit = max((layer.nbytes for layer in layers), default=0)
     counted = [0 if layer.nbytes <= limit * SMALL_LAYER else layer.nbytes for layer in layers]
@@ -115,7 +115,7 @@ def _order(count: int, layers: list[_Layer]) -> Iterable[int]:
             yield at
 
 
-def _most_gathered(instructions: list[Instruction], gathers: Mapping[int, int]) -> int:
+def _most_gathered(instructions: list[InstructionWords], gathers: Mapping[int, int]) -> int:
     """The most bytes that results of gathers take at the same time."""
     existing: dict[int, int] = {}
     total = most = 0
