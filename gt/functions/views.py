@@ -52,7 +52,7 @@ FLIP, ROLL, TRIL, TRIU = OPS["flip"], OPS["roll"], OPS["tril"], OPS["triu"]
 
 def is_contiguous(input: Tensor) -> bool:
     """Whether the elements are stored in the order of the dims."""
-    if (input._view is input._strides is None) or not input._type.numel:
+    if (input._view is None and input._strides is None) or not input._type.numel:
         return True
     shape, steps = input._type.shape, strides_of(input)
     return all(n == 1 or a == b for n, a, b in zip(shape, steps, contiguous_strides(shape), strict=True))
@@ -118,7 +118,7 @@ def view(input: Tensor, *shape: Any) -> Tensor:
 
 def _can_view(x: Tensor, shape: Shape) -> bool:
     """Do the strides of x permit a view of this shape?"""
-    return (x._view is x._strides is None) or view_strides(x._type.shape, strides_of(x), shape) is not None
+    return (x._view is None and x._strides is None) or view_strides(x._type.shape, strides_of(x), shape) is not None
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:

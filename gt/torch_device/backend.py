@@ -135,7 +135,8 @@ def in_forward_mode(overloads: tuple[str, ...]) -> None:
 
     A kernel that decides in each call would cost all others."""
     libraries: list[Any] = []
-    enter, leave = forward_ad.enter_dual_level, forward_ad.exit_dual_level
+    levels: Any = forward_ad
+    enter, leave = levels.enter_dual_level, levels.exit_dual_level
 
     @wraps(enter)
     def enter_level() -> Any:
@@ -151,7 +152,7 @@ def in_forward_mode(overloads: tuple[str, ...]) -> None:
         leave(*args, **kwargs)
         libraries.pop()._destroy()
 
-    forward_ad.enter_dual_level, forward_ad.exit_dual_level = enter_level, leave_level
+    levels.enter_dual_level, levels.exit_dual_level = enter_level, leave_level
 
 
 #: the overloads that have a kernel of the device

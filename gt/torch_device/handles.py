@@ -40,7 +40,7 @@ def wrap(y: Tensor) -> torch.Tensor:
     """A new tensor of torch's for one of GT's that is not shared with another."""
     type = y._type
     result = new_tensor(type.shape, TORCH_DTYPES[type.dtype])
-    if not (y._view is y._strides is None) and (strides := strides_of(y)) != result.stride():
+    if (y._view is not None or y._strides is not None) and (strides := strides_of(y)) != result.stride():
         result = with_strides(result, type.shape, strides)
     result.untyped_storage()._gt = y  # type: ignore[attr-defined]
     return result

@@ -27,6 +27,7 @@ from gt.torch_device import (
     recurrent,
     storages,
     views,
+    written_arguments,
 )
 from gt.torch_device.module import DeviceModule
 from gt.torch_device.placement import modules, signals
@@ -53,10 +54,9 @@ def register() -> None:
     if OVERLOADS:
         return
     backend.register_device(DeviceModule(), signals.in_backward)
-    for overload, kernel in (
-        views.KERNELS | copies.KERNELS | storages.KERNELS | optimizers.KERNELS | attention.KERNELS
-    ).items():
-        _add(overload, kernel)
+    for room in (views, copies, storages, optimizers, attention, written_arguments):
+        for overload, kernel in room.KERNELS.items():
+            _add(overload, kernel)
     for overload in backend.overloads():
         if overload not in OVERLOADS:
             _derive(overload)

@@ -111,14 +111,13 @@ def call_shape(op: Any, operands: tuple[Tensor, ...], attrs: Attrs) -> tuple[int
     return shape
 
 
-def _batch_norm(
+def batch_norm(
     x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
     attrs = (*_affine(weight, bias), ("eps", eps))
     affine = present(weight, bias)
     if not training:
-        nothing = creation.zeros(0, dtype=x._type.dtype)
-        return call(INFERENCE, (x, mean, var, *affine), attrs), nothing, nothing
+        return call(INFERENCE, (x, mean, var, *affine), attrs), *[nothing(x)] * 2
     if mean is None:
         return call_many(BATCH_NORM, (x, *affine), attrs)
     y, *statistics = call_many(TRACKED, (x, float(momentum), mean, var, *affine), attrs)
@@ -127,12 +126,17 @@ def _batch_norm(
     return y, *statistics[:2]
 
 
+def nothing(x: Tensor) -> Tensor:
+    """A tensor without elements."""
+    return creation.zeros(0, dtype=x._type.dtype)
+
+
 def _batch_norm_functional(
     x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor, ...]:
     """`native_batch_norm` in the graphs of `torch.compile`: it returns the new statistics instead of writing them."""
     if not training:
-        return *_batch_norm(x, weight, bias, mean, var, False, momentum, eps), mean, var
+        return *batch_norm(x, weight, bias, mean, var, False, momentum, eps), mean, var
     attrs = (*_affine(weight, bias), ("eps", eps))
     return call_many(TRACKED, (x, float(momentum), mean, var, *present(weight, bias)), attrs)
 
@@ -258,13 +262,14 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "_grouped_mm": _grouped_mm,
     "histc": _histc,
     "_native_batch_norm_legit_functional": _batch_norm_functional,
+    "batch_norm_backward": lambda *arguments: _batch_norm_backward(*arguments[:-1]),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
     "linear_backward": _linear_backward,
     "matmul_backward": _matmul_backward,
-    "native_batch_norm": _batch_norm,
+    "native_batch_norm": batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "native_dropout": _dropout,
     "native_dropout_backward": _dropout_backward,
