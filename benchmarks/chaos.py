@@ -204,7 +204,7 @@ def judge(chaos: Chaos) -> dict[str, Any]:
             if "loss" in line:
                 counts[compare(line["loss"], want[line["step"]])] += 1
             elif "error" in line:
-                errors.append(f"{client.kind}: {line['error']}")
+                errors.append(f"{client.kind} at {line['t'] - start:.1f} s: {line['error']}")
         for before, after in long_waits(client.lines, chaos.faults):
             causes = [line for line in client.lines if before <= line["t"] <= after and "cause" in line]
             explained += bool(causes)

@@ -37,7 +37,7 @@ recovers, snapshot_steps, port, *options = sys.argv[1:]
 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 others = [
     subprocess.Popen([sys.executable, "-m", "gt.server", "-p", port, *options], **quiet),
-    subprocess.Popen([sys.executable, "-m", "gt.worker", "-p", port], **quiet),
+    subprocess.Popen([sys.executable, "-m", "gt.worker", "-p", port, "--threads", "1"], **quiet),
 ]
 if recovers == "1":
     gt.recovery("replay")

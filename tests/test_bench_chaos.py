@@ -80,13 +80,15 @@ def test_the_table_of_all_records(tmp_path, capsys):
     runs = [chaos.judge(a_run(faults, steps(1, 50, 61))), chaos.judge(a_run(faults[:1], steps(1, 12)))]
     for number, run in enumerate(runs):
         (tmp_path / f"chaos_{number}.json").write_text(json.dumps({"results": {"report": run}}))
-    (tmp_path / "chaos_old.json").write_text(json.dumps({"results": {"report": {"faults": {}}}}))
+    old = {"faults": {"leave": 2}, "losses": dict.fromkeys(("equal", "rounded", "wrong"), 0), "errors": [], "hangs": 3}
+    (tmp_path / "chaos_old.json").write_text(json.dumps({"results": {"report": old}}))
     assert chaos_table.main([str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "| `kill` | 2 | 21.00 / 40.0 | 1 |" in lines
     assert "| `join` | 1 | 1.00 / 1.0 | 0 |" in lines
-    assert "| together | 3 | | 1 |" in lines
-    assert lines[-1].startswith("2 runs: 5 losses were equal, 0 within rounding, 0 wrong; 0 errors; 0 waits")
+    assert "| `leave` | 2 |  | 0 |" in lines
+    assert "| together | 5 | | 4 |" in lines
+    assert lines[-1].startswith("3 runs: 5 losses were equal, 0 within rounding, 0 wrong; 0 errors; 0 waits")
 
 
 def test_a_report_is_shown(capsys):

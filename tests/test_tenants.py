@@ -69,6 +69,7 @@ def new_token(folder: Path, user: str, role: str, quota: str = "") -> str:
         ("memory=4GiB,weight=2,sessions=3", Quota(4 << 30, 2.0, 3)),
         ("memory=1.5MiB, transfers=8,definitions=100", Quota(3 << 19, transfers=8, definitions=100)),
         ("memory=1000,weight=0.5", Quota(1000, 0.5)),
+        ("snapshots=16GiB", Quota(snapshots=16 << 30)),
     ],
 )
 def test_quotas(text: str, quota: Quota) -> None:

@@ -1,6 +1,6 @@
 """Random programs under random faults: the real cores and leases, in one thread, all drawn from a seed.
 
-    python -m tests.support.fault_plays 100000            # plays until so many faults happened
+    python -m tests.support.fault_plays 100000            # plays until so many faults happened, or until Ctrl-C
     python -m tests.support.fault_plays --seed 17         # one play; a failure is shrunk to a short schedule
 
 Two of four plays have snapshots in a folder, as a server with a journal has. There the server is killed too, and goes
@@ -435,6 +435,8 @@ def main(argv: list[str] | None = None) -> int:
     for seed in seeds:
         try:
             counts += play(seed)
+        except KeyboardInterrupt:
+            break
         except Exception:
             failed += 1
             print(report(seed) or f"seed {seed} failed once: {traceback.format_exc()}", flush=True)
