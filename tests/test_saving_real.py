@@ -21,7 +21,8 @@ PROGRAM = """
     def say(*what): print(*what, flush=True)
     gt.gpu_workers(2)
     gt.auto_shard()
-    def state(value): return {"data": gt.full((1000, 1000), value), "weight": gt.nn.Parameter(gt.full((700, 900), value))}
+    def state(value):
+        return {"data": gt.full((1000, 1000), value), "weight": gt.nn.Parameter(gt.full((700, 900), value))}
     def pids(): return [worker.pid for worker in gt.workers()]
     target = sys.argv[1]
 """

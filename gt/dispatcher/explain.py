@@ -37,7 +37,7 @@ def _history(client: Client, id: int, home: Layout, state: TensorState) -> Itera
         plan, number = client.origins[id]
         yield from _origin(plan, number)
         if plan.outs[number].home is not home and all(move.position != number for move in plan.result_moves):
-            yield f"later it was moved to {home} for good: its combined value was needed, or the program called gt.rebalance"
+            yield f"later it was moved to {home} for good, by gt.rebalance or since its combined value was needed"
     else:
         yield "it was made there, where its operands were or where new tensors of this program go"
     for layout in state.copies:

@@ -216,9 +216,7 @@ class _Range(io.RawIOBase):
 Placed = tuple[SeenFile | None, int, Shape, Shape]
 
 
-def _stored(
-    name: str, one: Described, files: dict[str, SeenFile], copies: Any
-) -> tuple[TensorType, list[Placed]]:
+def _stored(name: str, one: Described, files: dict[str, SeenFile], copies: Any) -> tuple[TensorType, list[Placed]]:
     """Where the values of a tensor are. Those that are not in row-major order are copied to another file."""
     chunks: list[Placed] = []
     for starts, sizes, item in one.chunks:

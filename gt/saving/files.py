@@ -72,16 +72,19 @@ def save(
         if format == "torch":
             raise ValueError(f'save({name!r}, format="torch"): this format is one file; the path is a folder')
         folders.write(path, *_prepare(obj), folders.parsed_size(max_shard_size))
-        return
-    if format == "torch":
-        write_atomically(path, lambda temporary: _save_into(obj, temporary.file, format))
-        return
+    else:
+        _save_at(obj, path, format)
 
+
+def _save_at(obj: Any, path: str, format: str) -> None:
     def write(temporary: TemporaryFile) -> None:
-        temporary.write_tensors(*_prepare(obj))
+        if format == "torch":
+            _save_into(obj, temporary.file, format)
+        else:
+            temporary.write_tensors(*_prepare(obj))
 
     write_atomically(path, write)
-    if path.endswith(PICKLES):
+    if path.endswith(PICKLES) and format != "torch":
         warn(f'{path} is a safetensors file, which torch.load cannot read; gt.save(…, format="torch") writes one')
 
 
@@ -148,7 +151,9 @@ def load(
         from gt.saving import torch_files
 
         if targets:
-            raise ValueError(f"{found.path}: load(into=…) reads safetensors and folders, not files of torch.save") from None
+            raise ValueError(
+                f"{found.path}: load(into=…) reads safetensors and folders, not files of torch.save"
+            ) from None
         source: Any = io.BytesIO(found.start + f.read()) if hasattr(f, "read") else found.path
         return torch_files.read(source, found.path)
 

@@ -97,7 +97,10 @@ def _write_shard(path: str, tensors: dict[str, Tensor]) -> None:
 
 def _write_index(path: str, metadata: dict[str, str], shards: dict[str, dict[str, Tensor]]) -> None:
     index = {
-        "metadata": {"total_size": sum(x._type.nbytes for shard in shards.values() for x in shard.values()), **metadata},
+        "metadata": {
+            "total_size": sum(x._type.nbytes for shard in shards.values() for x in shard.values()),
+            **metadata,
+        },
         "weight_map": {name: file for file, shard in shards.items() for name in shard},
     }
 

@@ -135,7 +135,9 @@ def _bytes_of(one: StoredTensor, mapped: dict[SeenFile, memoryview]) -> memoryvi
         return mapped[chunk.file][chunk.offset : chunk.offset + one.type.nbytes]
     joined = np.zeros((*one.type.shape, itemsize), np.uint8)
     for chunk in one.chunks:
-        data = mapped[chunk.file][chunk.offset : chunk.offset + prod(chunk.sizes) * itemsize] if prod(chunk.sizes) else b""
+        data = (
+            mapped[chunk.file][chunk.offset : chunk.offset + prod(chunk.sizes) * itemsize] if prod(chunk.sizes) else b""
+        )
         where = tuple(slice(at, at + n) for at, n in zip(chunk.starts, chunk.sizes, strict=True))
         joined[where] = np.frombuffer(data, np.uint8).reshape(*chunk.sizes, itemsize)
     return joined.reshape(-1).data
@@ -164,7 +166,11 @@ def read_on_workers(stored: dict[str, StoredTensor], into: dict[str, Tensor]) ->
     result |= _read_small({name: stored[name] for name in small})
     _wait_for(blocks)
     # a view, or a tensor without dims, gets a copy
-    return {name: into[name].copy_(x) if name in into and x is not into[name] else x for name in stored for x in [result[name]]}
+    return {
+        name: into[name].copy_(x) if name in into and x is not into[name] else x
+        for name in stored
+        for x in [result[name]]
+    }
 
 
 def _can_read(session: Session, seen: SeenFile) -> bool:
