@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from gt.client.tensor.tensor import Tensor
 from gt.ops.system.file_blocks import common_part
+from gt.saving.folders import METADATA
 from gt.saving.pickled_data import Call, Name, Persistent, parse
 from gt.saving.stored import Chunk, SeenFile, StoredTensor, opened, read
 from gt.types import DTYPES, Shape, TensorType
 
-METADATA = ".metadata"
 #: The largest description that is read.
 MAX_METADATA_BYTES = 1 << 30
 TYPES = "torch.distributed.checkpoint.metadata."
