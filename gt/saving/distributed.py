@@ -77,7 +77,7 @@ def load(path: str, targets: dict[str, Tensor]) -> Any:
         copied = SeenFile(open(copies.name, "rb"), copies.name)  # noqa: SIM115, closed on the next line
         stack.callback(copied.file.close)
         stored = {
-            name: StoredTensor(t, tuple(Chunk(file or copied, *rest) for file, *rest in chunks))
+            name: StoredTensor(t, tuple(Chunk(file or copied, at, starts, sizes) for file, at, starts, sizes in chunks))
             for name, (t, chunks) in placed.items()
         }
         found: dict[str, Any] = dict(read(stored, targets))
