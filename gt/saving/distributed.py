@@ -20,7 +20,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.ops.system.file_blocks import common_part
 from gt.saving.folders import METADATA
 from gt.saving.pickled_data import Call, Name, Persistent, parse
-from gt.saving.stored import Chunk, SeenFile, StoredTensor, opened, read
+from gt.saving.stored import StoredChunk, SeenFile, StoredTensor, opened, read
 from gt.types import DTYPES, Shape, TensorType
 
 #: The largest description that is read.
@@ -77,7 +77,9 @@ def load(path: str, targets: dict[str, Tensor]) -> Any:
         copied = SeenFile(open(copies.name, "rb"), copies.name)  # noqa: SIM115, closed on the next line
         stack.callback(copied.file.close)
         stored = {
-            name: StoredTensor(t, tuple(Chunk(file or copied, at, starts, sizes) for file, at, starts, sizes in chunks))
+            name: StoredTensor(
+                t, tuple(StoredChunk(file or copied, at, starts, sizes) for file, at, starts, sizes in chunks)
+            )
             for name, (t, chunks) in placed.items()
         }
         found: dict[str, Any] = dict(read(stored, targets))

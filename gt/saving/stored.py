@@ -77,7 +77,7 @@ def opened(paths: Iterable[str]) -> Iterator[dict[str, SeenFile]]:
             seen.file.close()
 
 
-class Chunk(NamedTuple):
+class StoredChunk(NamedTuple):
     """A block of a tensor in a file."""
 
     file: SeenFile
@@ -88,7 +88,7 @@ class Chunk(NamedTuple):
 
 class StoredTensor(NamedTuple):
     type: TensorType
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[StoredChunk, ...]
 
     @property
     def is_whole(self) -> bool:
@@ -98,7 +98,7 @@ class StoredTensor(NamedTuple):
 
 def whole(file: SeenFile, t: TensorType, offset: int) -> StoredTensor:
     """A tensor that is one chunk of a file."""
-    return StoredTensor(t, (Chunk(file, offset, (0,) * t.ndim, t.shape),))
+    return StoredTensor(t, (StoredChunk(file, offset, (0,) * t.ndim, t.shape),))
 
 
 def read(stored: dict[str, StoredTensor], into: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -212,7 +212,7 @@ def _read_small(stored: dict[str, StoredTensor]) -> dict[str, Tensor]:
 
 def _read_blocks(target: Tensor, one: StoredTensor) -> None:
     """Each worker reads its own block."""
-    by_file: dict[SeenFile, list[Chunk]] = {}
+    by_file: dict[SeenFile, list[StoredChunk]] = {}
     for chunk in one.chunks:
         by_file.setdefault(chunk.file, []).append(chunk)
     for seen, chunks in by_file.items():
