@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 import gt
 from gt.ops.system import file_blocks
 from gt.saving import distributed, stored
-from gt.saving.pickled_data import Call, parse
+from gt.saving.pickled_data import PickledCall, parse
 from gt.testing import Cluster
 from tests.support.processes import Process, free_port
 from tests.test_sharding import signals
@@ -138,7 +138,7 @@ def test_no_code_of_a_pickle_runs(tmp_path):
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         data = pickle.dumps({"x": Malicious(evil)}, protocol)
         found = parse(data)["x"]
-        assert isinstance(found, Call)
+        assert isinstance(found, PickledCall)
         assert found.name == "posix.system"
         (tmp_path / ".metadata").write_bytes(data)
         with Cluster(backend="numpy").client(), pytest.raises(ValueError, match="no Metadata where one was expected"):

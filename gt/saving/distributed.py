@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 from gt.client.tensor.tensor import Tensor
 from gt.ops.system.file_blocks import common_part
 from gt.saving.folders import METADATA
-from gt.saving.pickled_data import Call, Name, Persistent, parse
-from gt.saving.stored import StoredChunk, SeenFile, StoredTensor, opened, read
+from gt.saving.pickled_data import Persistent, PickledCall, PickledName, parse
+from gt.saving.stored import SeenFile, StoredChunk, StoredTensor, opened, read
 from gt.types import DTYPES, Shape, TensorType
 
 #: The largest description that is read.
@@ -118,14 +118,14 @@ def describe(path: str) -> Checkpoint:
 
 def _state(x: Any, kind: str) -> dict[str, Any]:
     """The attributes of an object of one of torch's classes."""
-    if not isinstance(x, Call) or x.name != TYPES + kind or not isinstance(x.state, dict):
+    if not isinstance(x, PickledCall) or x.name != TYPES + kind or not isinstance(x.state, dict):
         raise ValueError(f"no {kind} where one was expected")
     return x.state
 
 
 def _size(x: Any) -> Shape:
     """The numbers of a torch.Size."""
-    if not isinstance(x, Call) or x.name != "torch.Size":
+    if not isinstance(x, PickledCall) or x.name != "torch.Size":
         raise ValueError("no torch.Size where one was expected")
     if any(type(n) is not int or n < 0 for n in x.arguments[0]):
         raise ValueError(f"{x.arguments[0]} is not a size")
@@ -243,8 +243,8 @@ def _values_at(name: str, file: SeenFile, item: Item, dtype: str, sizes: Shape) 
             storage, first, shape, strides = call.arguments[:4]
             _, kind, key, _, _ = storage.id
             record = by_name[f"data/{key}"]
-        plain = isinstance(call, Call) and call.name == "torch._utils._rebuild_tensor_v2"
-        plain = plain and isinstance(storage, Persistent) and isinstance(kind, Name)
+        plain = isinstance(call, PickledCall) and call.name == "torch._utils._rebuild_tensor_v2"
+        plain = plain and isinstance(storage, Persistent) and isinstance(kind, PickledName)
         if not plain or STORAGES.get(kind.text) != dtype or tuple(shape) != sizes or record.compress_type:
             raise ValueError("it is not a tensor of the type that is described")
         row_major = tuple(prod(sizes[d + 1 :]) for d in range(len(sizes)))
