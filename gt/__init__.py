@@ -202,7 +202,7 @@ _LAZY_NAMES |= {
     "save": "saving",
     "load": "saving",
     "recovery": "client.stream.recovery",
-    "rebalance": "client.signals.rebalancing",
+    "rebalance": "client.tensor.rebalancing",
     "snapshot": "saving.forks",
     "fork": "saving.forks",
     "sparse_coo_tensor": "sparse.create",
@@ -270,8 +270,8 @@ if TYPE_CHECKING:
     from gt.backends.settings import set_num_threads as set_num_threads
     from gt.backends.settings import set_warn_always as set_warn_always
     from gt.backends.settings import use_deterministic_algorithms as use_deterministic_algorithms
-    from gt.client.signals.rebalancing import rebalance as rebalance
     from gt.client.stream.recovery import recovery as recovery
+    from gt.client.tensor.rebalancing import rebalance as rebalance
     from gt.data import to_device as to_device
     from gt.func import vmap as vmap
     from gt.functions.legacy import BFloat16Tensor as BFloat16Tensor

@@ -127,7 +127,7 @@ def test_repeated_steps_are_planned_anew(auto):
 
         def step():
             y = x @ w
-            for k in range(20):
+            for _ in range(20):
                 y = y * 2 - y
             total = y.sum()
             gt.step()
@@ -235,8 +235,7 @@ def test_workers_join_during_training(stack):
     assert undisturbed.end() == 0, undisturbed.output
     client = system.client(PROGRAM.replace("{joins}", "(4, 8)"))
     for count in (1, 2):
-        done = client.popen.poll
-        wait_until(lambda n=count: client.lines.count("join") >= n or done() is not None, what="a join")
+        wait_until(lambda n=count: client.lines.count("join") >= n or client.popen.poll() is not None, what="a join")
         system.worker("--threads", "1")
     assert client.end() == 0, client.output
     losses = values_of(client, "loss")

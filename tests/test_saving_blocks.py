@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 
@@ -204,10 +205,11 @@ def test_into_refuses_what_does_not_fit(tmp_path, monkeypatch, streamed):
         with pytest.raises(TypeError, match="is complex128"):
             gt.load(tmp_path / "x", into={"x": gt.ones(2, 3, dtype=gt.complex128)})
         with pytest.raises(TypeError, match="takes a path"):
-            gt.load(open(tmp_path / "x", "rb"), into={"x": gt.ones(2, 3)})
+            gt.load(io.BytesIO((tmp_path / "x").read_bytes()), into={"x": gt.ones(2, 3)})
         torch.save({"x": torch.ones(2)}, tmp_path / "y.pt")
         with pytest.raises(ValueError, match="reads safetensors and folders"):
             gt.load(tmp_path / "y.pt", into={"x": gt.ones(2)})
+        assert list(gt.load(tmp_path / "x", into={"y": gt.zeros(3)})) == ["y"]
         base = gt.zeros(2, 2, 3)
         gt.load(tmp_path / "x", into={"x": base[1], "y": base[0, 0]})  # views: the base is written
         assert base.tolist() == [[[1, 1, 1], [0, 0, 0]], [[1, 1, 1], [1, 1, 1]]]
@@ -283,6 +285,13 @@ def test_bad_folders(tmp_path):
             gt.load(tmp_path)
         with pytest.raises(ValueError, match="this format is one file"):
             gt.save({}, tmp_path, format="torch")
+        for name in ("model.safetensors", ".metadata"):
+            (tmp_path / "other").mkdir()
+            (tmp_path / "other" / name).touch()
+            with pytest.raises(FileExistsError, match=f"has {name}, which readers would take instead"):
+                gt.save({}, tmp_path / "other")
+            (tmp_path / "other" / name).unlink()
+            (tmp_path / "other").rmdir()
         for size in ("much", 0, "5 lightyears"):
             with pytest.raises(ValueError, match=r"save\(max_shard_size="):
                 gt.save({}, tmp_path, max_shard_size=size)
@@ -353,5 +362,3 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
             fcntl.flock(file, fcntl.LOCK_EX)
             gt.save({"x": gt.ones(1)}, tmp_path / "x")
         assert (old.exists(), new.exists(), locked.exists()) == (False, True, True)
-
-

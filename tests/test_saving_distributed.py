@@ -1,9 +1,10 @@
-"""Checkpoints of torch.distributed.checkpoint, written by torch in two processes: the values are the same, no code runs."""
+"""Checkpoints of torch.distributed.checkpoint, written by torch in two processes: the same values, and no code runs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import pickle
 import random
 import shutil
@@ -16,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 import gt
 from gt.ops.system import file_blocks
 from gt.saving import distributed, stored
-from gt.saving.pickled_data import Call, parse
+from gt.saving.pickled_data import PickledCall, parse
 from gt.testing import Cluster
 from tests.support.processes import Process, free_port
 from tests.test_sharding import signals
@@ -137,7 +138,7 @@ def test_no_code_of_a_pickle_runs(tmp_path):
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         data = pickle.dumps({"x": Malicious(evil)}, protocol)
         found = parse(data)["x"]
-        assert isinstance(found, Call)
+        assert isinstance(found, PickledCall)
         assert found.name == "posix.system"
         (tmp_path / ".metadata").write_bytes(data)
         with Cluster(backend="numpy").client(), pytest.raises(ValueError, match="no Metadata where one was expected"):
@@ -150,7 +151,12 @@ def test_no_code_of_a_pickle_runs(tmp_path):
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_plain_data(protocol):
-    data = {"a": [1, -5, 2**40, 2**70, 1.5, None, True, False], ("b", 2): (1, (2, 3, 4, 5)), "long": "x" * 300, "y": b"z"}
+    data = {
+        "a": [1, -5, 2**40, 2**70, 1.5, None, True, False],
+        ("b", 2): (1, (2, 3, 4, 5)),
+        "long": "x" * 300,
+        "y": b"z",
+    }
     data["again"] = data["a"]
     if protocol == 2:
         del data["y"]  # there bytes are a call
@@ -160,7 +166,7 @@ def test_plain_data(protocol):
 def test_damaged_descriptions(written, tmp_path):
     """Whatever a description says, the error is a ValueError, or the file that it names does not exist."""
     path, _ = written
-    whole = open(os.path.join(path, ".metadata"), "rb").read()
+    whole = pathlib.Path(path, ".metadata").read_bytes()
     rng = random.Random(0)
     outcomes = set()
     for _ in range(300):

@@ -21,7 +21,8 @@ PROGRAM = """
     def say(*what): print(*what, flush=True)
     gt.gpu_workers(2)
     gt.auto_shard()
-    def state(value): return {"data": gt.full((1000, 1000), value), "weight": gt.nn.Parameter(gt.full((700, 900), value))}
+    def state(value):
+        return {"data": gt.full((1000, 1000), value), "weight": gt.nn.Parameter(gt.full((700, 900), value))}
     def pids(): return [worker.pid for worker in gt.workers()]
     target = sys.argv[1]
 """
@@ -45,7 +46,7 @@ def temporaries(target):
     return [name for name in os.listdir(folder) if name.startswith(MARK)]
 
 
-@pytest.fixture(params=["file", "folder"])
+@pytest.fixture(params=["file", pytest.param("folder", marks=pytest.mark.long)])
 def target(request, tmp_path):
     if request.param == "folder":
         (tmp_path / "x").mkdir()
@@ -141,12 +142,13 @@ def test_the_disk_is_full(stack, tmp_path):
     assert os.listdir(disk / "folder") == []
 
 
+@pytest.mark.long
 def test_a_reader_sees_one_save_or_the_next(stack, target):
     """One program saves, and two read all the time: every value that is read is of one save."""
     writer = start(
         stack,
         """
-        for k in range(30):
+        for k in range(12):
             gt.save(state(float(k)), target)
             if k == 0: say("first")
         say("end")
@@ -159,7 +161,7 @@ def test_a_reader_sees_one_save_or_the_next(stack, target):
             stack,
             """
             seen = []
-            while not seen or seen[-1] < 29:
+            while not seen or seen[-1] < 11:
                 loaded = gt.load(target)
                 (value,) = {v for x in loaded.values() for v in (x.min().item(), x.max().item())}
                 assert not seen or value >= seen[-1]
@@ -176,7 +178,7 @@ def test_a_reader_sees_one_save_or_the_next(stack, target):
         assert reader.end() == 0, reader.output
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_another_number_of_workers_loads_the_same_bits(stack, tmp_path, workers):
     saver = start(
         stack,

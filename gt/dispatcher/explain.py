@@ -38,8 +38,8 @@ def _history(client: Client, id: int, home: Layout, state: TensorState) -> Itera
         yield from _origin(client, plan, number)
         if plan.outs[number].home is not home and all(move.position != number for move in plan.result_moves):
             steps = _steps(client, state.type, plan.outs[number].home, home)
-            why = "its combined value was needed, or the program called gt.rebalance"
-            yield f"later it was moved to {home} for good, since {why}: {steps}"
+            why = "by gt.rebalance or since its combined value was needed"
+            yield f"later it was moved to {home} for good, {why}: {steps}"
     else:
         yield "it was made there, where its operands were or where new tensors of this program go"
     for layout in state.copies:

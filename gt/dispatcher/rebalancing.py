@@ -1,8 +1,8 @@
 """``gt.rebalance``: a client's tensors move onto the meshes that its signals have now that more workers are connected.
 
-A mesh of all workers is longer than it was. Every tensor on the old mesh moves to the new one, with the same placements;
-the values do not change. Terms of a sum are combined first. A mesh of several axes has the sizes that the configuration
-names, and stays as it is.
+A mesh of all workers is longer than it was. Every tensor on the old mesh moves to the new one, with the same
+placements; the values do not change. Terms of a sum are combined first. A mesh of several axes has the sizes that the
+configuration names, and stays as it is.
 """
 
 from __future__ import annotations

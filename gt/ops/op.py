@@ -120,8 +120,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     whole: str = ""
     #: (attrs, share) -> the attributes for one worker's share, where they depend on it: a shape, a position.
     local: Callable[[dict[str, Any], Share], dict[str, Any]] | None = None
-    #: The workers that hold its tensor run it, each on its own block (``local`` says which that is), wherever the blocks
-    #: are. If it writes the tensor in place, the layout stays; otherwise every element is in one worker's block only.
+    #: The workers that hold its tensor run it, each on its own block; ``local`` says which that is. If it writes the
+    #: tensor in place, the layout stays; otherwise every element is in the block of one worker only.
     own_blocks: bool = False
     #: It changes nothing but the placement of its operand, which its signal gives, as for tensors that are created.
     places: bool = False

@@ -12,8 +12,8 @@ from weakref import WeakSet
 
 from gt.client.grad.backward import enable_grad, is_leaf
 from gt.client.grad.handles import RemovableHandle, in_list
-from gt.client.signals import rebalancing
 from gt.client.stream import recorder
+from gt.client.tensor import rebalancing
 from gt.client.tensor.emit import call_into_many
 from gt.client.tensor.tape import mode
 from gt.client.tensor.tensor import Cell, Tensor

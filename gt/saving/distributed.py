@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from gt.client.tensor.tensor import Tensor
 from gt.ops.system.file_blocks import common_part
-from gt.saving.pickled_data import Call, Name, Persistent, parse
-from gt.saving.stored import Chunk, SeenFile, StoredTensor, opened, read
+from gt.saving.folders import METADATA
+from gt.saving.pickled_data import Persistent, PickledCall, PickledName, parse
+from gt.saving.stored import SeenFile, StoredChunk, StoredTensor, opened, read
 from gt.types import DTYPES, Shape, TensorType
 
-METADATA = ".metadata"
 #: The largest description that is read.
 MAX_METADATA_BYTES = 1 << 30
 TYPES = "torch.distributed.checkpoint.metadata."
@@ -77,7 +77,9 @@ def load(path: str, targets: dict[str, Tensor]) -> Any:
         copied = SeenFile(open(copies.name, "rb"), copies.name)  # noqa: SIM115, closed on the next line
         stack.callback(copied.file.close)
         stored = {
-            name: StoredTensor(t, tuple(Chunk(file or copied, *rest) for file, *rest in chunks))
+            name: StoredTensor(
+                t, tuple(StoredChunk(file or copied, at, starts, sizes) for file, at, starts, sizes in chunks)
+            )
             for name, (t, chunks) in placed.items()
         }
         found: dict[str, Any] = dict(read(stored, targets))
@@ -116,14 +118,14 @@ def describe(path: str) -> Checkpoint:
 
 def _state(x: Any, kind: str) -> dict[str, Any]:
     """The attributes of an object of one of torch's classes."""
-    if not isinstance(x, Call) or x.name != TYPES + kind or not isinstance(x.state, dict):
+    if not isinstance(x, PickledCall) or x.name != TYPES + kind or not isinstance(x.state, dict):
         raise ValueError(f"no {kind} where one was expected")
     return x.state
 
 
 def _size(x: Any) -> Shape:
     """The numbers of a torch.Size."""
-    if not isinstance(x, Call) or x.name != "torch.Size":
+    if not isinstance(x, PickledCall) or x.name != "torch.Size":
         raise ValueError("no torch.Size where one was expected")
     if any(type(n) is not int or n < 0 for n in x.arguments[0]):
         raise ValueError(f"{x.arguments[0]} is not a size")
@@ -216,9 +218,7 @@ class _Range(io.RawIOBase):
 Placed = tuple[SeenFile | None, int, Shape, Shape]
 
 
-def _stored(
-    name: str, one: Described, files: dict[str, SeenFile], copies: Any
-) -> tuple[TensorType, list[Placed]]:
+def _stored(name: str, one: Described, files: dict[str, SeenFile], copies: Any) -> tuple[TensorType, list[Placed]]:
     """Where the values of a tensor are. Those that are not in row-major order are copied to another file."""
     chunks: list[Placed] = []
     for starts, sizes, item in one.chunks:
@@ -243,8 +243,8 @@ def _values_at(name: str, file: SeenFile, item: Item, dtype: str, sizes: Shape) 
             storage, first, shape, strides = call.arguments[:4]
             _, kind, key, _, _ = storage.id
             record = by_name[f"data/{key}"]
-        plain = isinstance(call, Call) and call.name == "torch._utils._rebuild_tensor_v2"
-        plain = plain and isinstance(storage, Persistent) and isinstance(kind, Name)
+        plain = isinstance(call, PickledCall) and call.name == "torch._utils._rebuild_tensor_v2"
+        plain = plain and isinstance(storage, Persistent) and isinstance(kind, PickledName)
         if not plain or STORAGES.get(kind.text) != dtype or tuple(shape) != sizes or record.compress_type:
             raise ValueError("it is not a tensor of the type that is described")
         row_major = tuple(prod(sizes[d + 1 :]) for d in range(len(sizes)))

@@ -72,16 +72,19 @@ def save(
         if format == "torch":
             raise ValueError(f'save({name!r}, format="torch"): this format is one file; the path is a folder')
         folders.write(path, *_prepare(obj), folders.parsed_size(max_shard_size))
-        return
-    if format == "torch":
-        write_atomically(path, lambda temporary: _save_into(obj, temporary.file, format))
-        return
+    else:
+        _save_at(obj, path, format)
 
+
+def _save_at(obj: Any, path: str, format: str) -> None:
     def write(temporary: TemporaryFile) -> None:
-        temporary.write_tensors(*_prepare(obj))
+        if format == "torch":
+            _save_into(obj, temporary.file, format)
+        else:
+            temporary.write_tensors(*_prepare(obj))
 
     write_atomically(path, write)
-    if path.endswith(PICKLES):
+    if path.endswith(PICKLES) and format != "torch":
         warn(f'{path} is a safetensors file, which torch.load cannot read; gt.save(…, format="torch") writes one')
 
 
@@ -127,7 +130,8 @@ def load(
 
     A folder may be one that `gt.save` wrote, one of Hugging Face's with an index, or a checkpoint of
     ``torch.distributed.checkpoint``. ``into`` is an object with the same names, such as a state dict: its tensors get
-    the values in place and keep their layout, and each worker reads only the blocks that it holds.
+    the values in place and keep their layout, and each worker reads only the blocks that it holds. Other tensors of a
+    nested object are created; those of a plain dict are not read.
 
     A module or another object is restored if its class is imported. Nothing in a file can run code: a file of
     `torch.save` is read by ``torch.load(weights_only=True)``, so torch must be installed for it. The other arguments
@@ -148,7 +152,9 @@ def load(
         from gt.saving import torch_files
 
         if targets:
-            raise ValueError(f"{found.path}: load(into=…) reads safetensors and folders, not files of torch.save") from None
+            raise ValueError(
+                f"{found.path}: load(into=…) reads safetensors and folders, not files of torch.save"
+            ) from None
         source: Any = io.BytesIO(found.start + f.read()) if hasattr(f, "read") else found.path
         return torch_files.read(source, found.path)
 
@@ -166,21 +172,24 @@ def _load_at(path: str, targets: dict[str, Tensor]) -> Any:
         _, metadata, places = read_places(file, path)
         seen = SeenFile(file, path)
         stored = {name: whole(seen, type, offset) for name, (type, offset) in places.items()}
-        return _restore(path, metadata, read(stored, _present(path, stored, targets)))
+        return _restore(path, metadata, read(_wanted(path, metadata, stored, targets), targets))
 
 
 def _load_folder(path: str, targets: dict[str, Tensor]) -> Any:
     if distributed.is_checkpoint(path):
         return distributed.load(path, targets)
     with folders.stored_tensors(path) as (metadata, stored):
-        return _restore(path, metadata, read(stored, _present(path, stored, targets)))
+        return _restore(path, metadata, read(_wanted(path, metadata, stored, targets), targets))
 
 
-def _present(path: str, stored: dict[str, Any], targets: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The targets. Raises KeyError if the file lacks one of them."""
+def _wanted(path: str, metadata: dict[str, str], stored: dict[str, Any], targets: dict[str, Tensor]) -> dict[str, Any]:
+    """The tensors to read: the targets, if the file is a plain dict of tensors; otherwise all that the object has.
+
+    Raises KeyError if the file lacks a target.
+    """
     if missing := [name for name in targets if name not in stored]:
         raise KeyError(f"{path} has no tensor {missing[0]!r}; it has {', '.join(list(stored)[:3])}, …")
-    return targets
+    return {name: stored[name] for name in targets} if targets and STRUCTURE not in metadata else stored
 
 
 def _load_from(file: BinaryIO, targets: dict[str, Tensor]) -> Any:

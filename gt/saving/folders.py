@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from gt.client.tensor.tensor import Tensor
@@ -25,6 +25,8 @@ from gt.saving.writing import TemporaryFile, remove_abandoned, sync_folder, writ
 INDEX = "model.safetensors.index.json"
 #: A checkpoint of one file, which has no index.
 SINGLE = "model.safetensors"
+#: A checkpoint of torch.distributed.checkpoint has this file.
+METADATA = ".metadata"
 #: The names of the files that `write` makes.
 OWN_NAME = re.compile(r"model-[0-9a-f]{8}-\d{5}-of-\d{5}\.safetensors")
 MAX_SHARD_SIZE = "5GB"
@@ -47,6 +49,8 @@ def parsed_size(size: int | str) -> int:
 def write(path: str, tensors: dict[str, Tensor], metadata: dict[str, str], max_shard_bytes: int) -> None:
     """Save tensors in a folder, which is created if there is none. ``metadata`` goes into the index."""
     os.makedirs(path, exist_ok=True)
+    if other := next((name for name in (SINGLE, METADATA) if os.path.exists(os.path.join(path, name))), None):
+        raise FileExistsError(f"{path} has {other}, which readers would take instead of the new files; remove it first")
     with _locked(path):
         remove_abandoned(path)
         shards = _divided(tensors, max_shard_bytes)
@@ -69,7 +73,8 @@ def _locked(path: str) -> Iterator[None]:
     """Wait until no other program saves in this folder."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        with suppress(OSError):  # a file system may have no locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
         os.close(folder)
@@ -97,7 +102,10 @@ def _write_shard(path: str, tensors: dict[str, Tensor]) -> None:
 
 def _write_index(path: str, metadata: dict[str, str], shards: dict[str, dict[str, Tensor]]) -> None:
     index = {
-        "metadata": {"total_size": sum(x._type.nbytes for shard in shards.values() for x in shard.values()), **metadata},
+        "metadata": {
+            "total_size": sum(x._type.nbytes for shard in shards.values() for x in shard.values()),
+            **metadata,
+        },
         "weight_map": {name: file for file, shard in shards.items() for name in shard},
     }
 

@@ -1,7 +1,7 @@
 """Reads the data in a pickle without running any of it.
 
 A pickle is a program for a stack machine. Here its instructions are followed as far as they describe data: numbers,
-texts, tuples, lists and dicts. A class or function that it names stays a `Name`, and a call of it a `Call`: nothing is
+texts, tuples, lists and dicts. A class or function that it names stays a `PickledName`, and a call of it a `PickledCall`: nothing is
 imported or called. The caller looks at the names that it expects.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 MAX_INSTRUCTIONS = 50_000_000
 
 
-class Name:
+class PickledName:
     """A class, function or other object that a pickle names, as ``module.name``."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
-class Call:
+class PickledCall:
     """An object that a pickle describes by a call: what is called, the arguments, and the state that it is given."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
@@ -75,7 +75,7 @@ class _Machine:
 
     def update(self, items: list[Any]) -> None:
         target = self.stack[-1]
-        if isinstance(target, Call):  # an ordered dict
+        if isinstance(target, PickledCall):  # an ordered dict
             return
         if not isinstance(target, dict):
             raise ValueError("a dict was expected")
@@ -83,23 +83,23 @@ class _Machine:
 
     def call(self) -> None:
         arguments, called = self.pop(), self.pop()
-        if not isinstance(called, Name) or not isinstance(arguments, tuple):
+        if not isinstance(called, PickledName) or not isinstance(arguments, tuple):
             raise ValueError("it calls something other than a name")
-        self.push(Call(called.text, arguments))
+        self.push(PickledCall(called.text, arguments))
 
     def build(self) -> None:
         state = self.pop()
-        if not isinstance(self.stack[-1], Call):
+        if not isinstance(self.stack[-1], PickledCall):
             raise ValueError("it gives a state to something other than an object")
         self.stack[-1].state = state
 
     def name(self, text: str) -> None:
         module, _, name = text.partition(" ")
-        self.push(Name(f"{module}.{name}"))
+        self.push(PickledName(f"{module}.{name}"))
 
     def stack_name(self) -> None:
         name, module = self.pop(), self.pop()
-        self.push(Name(f"{module}.{name}"))
+        self.push(PickledName(f"{module}.{name}"))
 
     def remember(self, number: int | None) -> None:
         self.memo[len(self.memo) if number is None else number] = self.stack[-1]

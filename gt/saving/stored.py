@@ -77,7 +77,7 @@ def opened(paths: Iterable[str]) -> Iterator[dict[str, SeenFile]]:
             seen.file.close()
 
 
-class Chunk(NamedTuple):
+class StoredChunk(NamedTuple):
     """A block of a tensor in a file."""
 
     file: SeenFile
@@ -88,7 +88,7 @@ class Chunk(NamedTuple):
 
 class StoredTensor(NamedTuple):
     type: TensorType
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[StoredChunk, ...]
 
     @property
     def is_whole(self) -> bool:
@@ -98,7 +98,7 @@ class StoredTensor(NamedTuple):
 
 def whole(file: SeenFile, t: TensorType, offset: int) -> StoredTensor:
     """A tensor that is one chunk of a file."""
-    return StoredTensor(t, (Chunk(file, offset, (0,) * t.ndim, t.shape),))
+    return StoredTensor(t, (StoredChunk(file, offset, (0,) * t.ndim, t.shape),))
 
 
 def read(stored: dict[str, StoredTensor], into: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -135,7 +135,9 @@ def _bytes_of(one: StoredTensor, mapped: dict[SeenFile, memoryview]) -> memoryvi
         return mapped[chunk.file][chunk.offset : chunk.offset + one.type.nbytes]
     joined = np.zeros((*one.type.shape, itemsize), np.uint8)
     for chunk in one.chunks:
-        data = mapped[chunk.file][chunk.offset : chunk.offset + prod(chunk.sizes) * itemsize] if prod(chunk.sizes) else b""
+        data = (
+            mapped[chunk.file][chunk.offset : chunk.offset + prod(chunk.sizes) * itemsize] if prod(chunk.sizes) else b""
+        )
         where = tuple(slice(at, at + n) for at, n in zip(chunk.starts, chunk.sizes, strict=True))
         joined[where] = np.frombuffer(data, np.uint8).reshape(*chunk.sizes, itemsize)
     return joined.reshape(-1).data
@@ -164,7 +166,11 @@ def read_on_workers(stored: dict[str, StoredTensor], into: dict[str, Tensor]) ->
     result |= _read_small({name: stored[name] for name in small})
     _wait_for(blocks)
     # a view, or a tensor without dims, gets a copy
-    return {name: into[name].copy_(x) if name in into and x is not into[name] else x for name in stored for x in [result[name]]}
+    return {
+        name: into[name].copy_(x) if name in into and x is not into[name] else x
+        for name in stored
+        for x in [result[name]]
+    }
 
 
 def _can_read(session: Session, seen: SeenFile) -> bool:
@@ -206,7 +212,7 @@ def _read_small(stored: dict[str, StoredTensor]) -> dict[str, Tensor]:
 
 def _read_blocks(target: Tensor, one: StoredTensor) -> None:
     """Each worker reads its own block."""
-    by_file: dict[SeenFile, list[Chunk]] = {}
+    by_file: dict[SeenFile, list[StoredChunk]] = {}
     for chunk in one.chunks:
         by_file.setdefault(chunk.file, []).append(chunk)
     for seen, chunks in by_file.items():

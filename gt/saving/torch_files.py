@@ -52,7 +52,9 @@ def read_bytes(source: BinaryIO, path: str) -> bytes:
     try:
         import torch
     except ModuleNotFoundError:
-        raise ConfigError(f"{path} has tensors that only torch can read, and it is not installed; {INSTALL_TORCH}") from None
+        raise ConfigError(
+            f"{path} has tensors that only torch can read, and it is not installed; {INSTALL_TORCH}"
+        ) from None
     value = _loaded(torch, source, path)
     if not isinstance(value, torch.Tensor):
         raise ValueError(f"{path}: no tensor where one was expected")

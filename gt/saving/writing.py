@@ -7,6 +7,7 @@ the workers open no files: the client reads each tensor and writes it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -38,7 +39,8 @@ class TemporaryFile:
         self.secret = secrets.token_hex(16)
         self.path = os.path.join(folder, MARK + self.secret)
         self.file = open(self.path, "x+b")  # noqa: SIM115, closed by `close`
-        fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # a file system may have no locks; then nothing is removed as abandoned
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write_tensors(self, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
         """Write a safetensors file."""

@@ -1,6 +1,6 @@
 """Run by two processes: they save sharded tensors, a model of FSDP2 and its optimizer by torch.distributed.checkpoint.
 
-    RANK=0 WORLD_SIZE=2 … python -m tests.support.distributed_checkpoint FOLDER
+RANK=0 WORLD_SIZE=2 … python -m tests.support.distributed_checkpoint FOLDER
 """
 
 from __future__ import annotations

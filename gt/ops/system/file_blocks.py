@@ -114,7 +114,7 @@ def common_part(a: Shape, a_sizes: Shape, b: Shape, b_sizes: Shape) -> tuple[Sha
 
 
 def _parts(request: Any, shape: Shape, itemsize: int, starts: Shape) -> Iterator[tuple[tuple[slice, ...], Shape, Any]]:
-    """(where in the block, its sizes, a function that reads its bytes into a buffer) of each chunk's part of a block."""
+    """(where in the block, its sizes, a function that reads its bytes into a buffer) of the part of each chunk."""
     file, fields = open_seen(request)
     with file:
         for offset, chunk_at, chunk_sizes in fields["chunks"]:

@@ -44,7 +44,7 @@ def proof(head: bytes, tail: bytes) -> str:
 
 
 def open_saving(request: Any) -> tuple[Any, dict[str, Any]]:
-    """The file that is being saved, and the request's fields. Raises PermissionError if the client did not create it."""
+    """The file that is being saved, and the request's fields. Raises PermissionError if it is another one."""
     import json
     import os
 
