@@ -77,13 +77,16 @@ def test_addresses_of_this_host() -> None:
 
 def test_requests_to_a_store() -> None:
     store = StoreValues()
-    ask = lambda action, keys, *values, now=False: store.handle(
-        b"peer", StoreRequest(1, action, keys, list(values), now)
-    )
+
+    def ask(action: str, keys: list[str], *values: bytes, now: bool = False) -> list[tuple[bytes, StoreAnswer]]:
+        return store.handle(b"peer", StoreRequest(1, action, keys, list(values), now))
+
     assert ask("wait", ["g 1/a"], now=True) == [(b"peer", StoreAnswer(1, [None]))]
-    assert ask("wait", ["g 1/a", "g 1/b"]) == []
+    waiting = StoreRequest(2, "wait", ["g 1/a", "g 1/b"])
+    assert store.handle(b"other", StoreRequest(1, "wait", ["g 1/b"])) == []
+    assert store.handle(b"other", waiting) == []  # it has given up the first one
     assert len(ask("set", ["g 1/a"], b"x")) == 1
-    assert ask("set", ["g 1/b"], b"y")[1:] == [(b"peer", StoreAnswer(1, [b"x", b"y"]))]
+    assert ask("set", ["g 1/b"], b"y")[1:] == [(b"other", StoreAnswer(2, [b"x", b"y"]))]
     assert ask("add", ["g 1/n"], b"3")[0][1].values == [b"3"]
     assert ask("add", ["g 1/n"], b"-1")[0][1].values == [b"2"]
     assert ask("compare", ["g 1/n"], b"7", b"8")[0][1].values == [b"2"]

@@ -31,7 +31,7 @@ from gt.wire.messages import Chunk, ChunkTaken, Done, Hello, Refusal, Submit, We
 from gt.wire.numbering import Expired, Resume, control
 from gt.wire.sockets import ZmqConnection, ZmqListener
 from gt.wire.token_file import Identities, TokenFile, TokenRecord
-from gt.wire.words import MAX_UNACKNOWLEDGED_BYTES
+from gt.wire.words import MAX_UNACKNOWLEDGED_BYTES, WINDOW_WORDS
 from gt.worker.engines import make_engine
 from gt.worker.memory_account import MemoryAccount
 from tests.support.keys import IDENTITIES, PEER_KEYS, SERVER_KEYS
@@ -368,7 +368,7 @@ def test_a_value_beyond_the_quota_of_transfers_waits() -> None:
     while not client.queue:
         desk.submit(CLIENT, *[word for n in range(100) for word in (FULL, 0, n + 1, 1.0)])
     large = bytes(MAX_UNACKNOWLEDGED_BYTES)
-    for _ in range(4):
+    for _ in range(4 + WINDOW_WORDS * admission.QUEUED_CHUNK_BYTES // len(large)):
         assert not sent(desk.say(CLIENT, Chunk(3, 0, len(large), 1 << 40), large), CLIENT, Refusal)
     actions = desk.say(CLIENT, Chunk(3, 0, len(large), 1 << 40), large)
     assert refused(actions, CLIENT) == "more chunks in transfer than allowed"

@@ -28,6 +28,8 @@ from gt.wire.words import (
 #: Values that a session may have sent beyond its quota although no instruction uses them yet. A thread of the client
 #: sends the value first and the instruction then; other threads send their values in between.
 MAX_UNUSED_TRANSFERS = 64
+#: What a chunk in the queue counts besides the bytes in its frame.
+QUEUED_CHUNK_BYTES = 64
 SENT_WITHOUT_WORKER = Lost("no worker was connected when the value was sent; send it again")
 
 
@@ -113,9 +115,13 @@ def chunk_must_wait(client: Client, transfer: int) -> bool:
 def admit_queued_chunk(client: Client, rest: tuple[Any, ...]) -> None:
     """Raises Violation if too much waits in the queue: the client gets no acknowledgement for it meanwhile."""
     client.queued_chunks += 1
-    client.queued_chunk_bytes += sum(map(len, rest))
-    if client.queued_chunks > WINDOW_WORDS or client.queued_chunk_bytes > 4 * MAX_UNACKNOWLEDGED_BYTES:
+    client.queued_chunk_bytes += queued_bytes(rest)
+    if client.queued_chunk_bytes > 4 * MAX_UNACKNOWLEDGED_BYTES + WINDOW_WORDS * QUEUED_CHUNK_BYTES:
         raise Violation("more chunks in transfer than allowed")
+
+
+def queued_bytes(rest: tuple[Any, ...]) -> int:
+    return QUEUED_CHUNK_BYTES + sum(map(len, rest))
 
 
 def admit_chunk(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, ...]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gt.dispatcher.admission import admit_chunk, admit_queued_chunk, chunk_must_wait
+from gt.dispatcher.admission import admit_chunk, admit_queued_chunk, chunk_must_wait, queued_bytes
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.recovery.program_log import QueuedChunk
 from gt.dispatcher.state import Client, WorkerState
@@ -75,7 +75,8 @@ class Relay:
     def forward_chunk(self, client: Client, home: WorkerState, queued: QueuedChunk) -> None:
         """It is the turn of a chunk that waited in the queue."""
         client.queued_chunks -= 1
-        client.queued_chunk_bytes -= sum(map(len, queued.frames))
+        if not queued.replayed:
+            client.queued_chunk_bytes = max(0, client.queued_chunk_bytes - queued_bytes(queued.frames))
         self._send(client, home, queued.message, queued.frames)
         if queued.replayed:
             transfer, _, in_frame = client.chunks.pop()

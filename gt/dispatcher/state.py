@@ -150,7 +150,7 @@ class Client:
     transfers: dict[int, Layout | Lost] = field(default_factory=dict)
     #: its program, if it asked for recovery
     log: ProgramLog | None = None
-    #: chunks in the queue, and the sum of their bytes in frames; how often its program began again without the
+    #: chunks in the queue; the bytes of those that are not of its log; how often its program began again without the
     #: client having seen that yet
     queued_chunks: int = 0
     queued_chunk_bytes: int = 0

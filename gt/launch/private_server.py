@@ -60,11 +60,10 @@ class PrivateServer:
         return True
 
     def _start(self, folder: Path) -> None:
-        options = ("--host", self.host, "-p", str(self.port), "--folder", str(folder), "--with-parent")
-        options += TRUSTED_NETWORKS
+        where = ("--host", self.host, "-p", str(self.port), "--folder", str(folder), "--with-parent")
         self._last_line, self._listens, self._has_answered = "it printed nothing", False, threading.Event()
         self.process = subprocess.Popen(
-            module_command("gt.server", *options),
+            module_command("gt.server", *where, *TRUSTED_NETWORKS),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=module_environment(GT_TOKEN=self.token, GT_VERBOSE="1"),

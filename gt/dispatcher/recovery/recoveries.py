@@ -220,9 +220,8 @@ def _begin_again(client: Client, log: ProgramLog, ledger: Ledger, messages: list
         table.clear()
     client.queue.clear()
     client.queue.extend([message, 0] for message in messages)
-    chunks = [message for message in messages if isinstance(message, QueuedChunk)]
-    client.queued_chunks = len(chunks)
-    client.queued_chunk_bytes = sum(len(frame) for chunk in chunks for frame in chunk.frames)
+    client.queued_chunks = sum(isinstance(message, QueuedChunk) for message in messages)
+    client.queued_chunk_bytes = 0  # those of the log are bounded by it
     # the weight that the client waits for comes back with the last message that has one
     for entry in reversed(client.queue):
         if isinstance(entry[0], Submit | Configure):

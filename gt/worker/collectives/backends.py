@@ -28,8 +28,8 @@ JOIN_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 3.0
 #: Practically unlimited: a collective waits as long as its slowest member computes. A lost member or `leave` ends it.
 COLLECTIVE_TIMEOUT = timedelta(days=30)
-#: The interval between two checks which members have joined.
-JOIN_POLL_S = 0.002
+#: The interval between two checks whether the group was left meanwhile.
+CANCEL_POLL_S = 0.1
 
 #: held while a gloo device is created: its port is the one that was not listening before
 _creating_device = threading.Lock()
@@ -124,13 +124,13 @@ def _exchange(m: Membership, cancelled: Cancelled, store: Any, name: str, text: 
     keys = {rank: f"{name} {rank}" for rank in range(len(m.members))}
     store.set(keys[m.rank], text)
     deadline = time.monotonic() + JOIN_TIMEOUT_S
-    while missing := [m.members[rank] for rank, key in keys.items() if not store.check([key])]:
+    while not store.wait_for(list(keys.values()), CANCEL_POLL_S):
         if cancelled():
             raise GroupBroken("the group was left before all had joined")
         if time.monotonic() > deadline:
+            missing = [m.members[rank] for rank, key in keys.items() if not store.check([key])]
             names = ", ".join(map(str, missing))
             raise GroupBroken(f"worker{'s' * (len(missing) > 1)} {names} did not join within {JOIN_TIMEOUT_S:g} s")
-        time.sleep(JOIN_POLL_S)
     return [store.get(key).decode() for key in keys.values()]
 
 

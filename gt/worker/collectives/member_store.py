@@ -44,24 +44,24 @@ class MemberStore(_dist.Store):  # type: ignore[misc]
     # -- what torch calls -----------------------------------------------------------------
 
     def set(self, key: str, value: bytes | str) -> None:
-        self._ask("set", [key], [value.encode() if isinstance(value, str) else value])
+        self._answer("set", [key], [value.encode() if isinstance(value, str) else value])
 
     def get(self, key: str) -> bytes:
         return self._wait([key], self._timeout)[0]
 
     def add(self, key: str, amount: int) -> int:
-        return int(self._ask("add", [key], [str(amount).encode()])[0] or b"0")
+        return int(self._answer("add", [key], [str(amount).encode()])[0] or b"0")
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        return self._ask("compare", [key], [expected, desired])[0] or expected
+        return self._answer("compare", [key], [expected, desired])[0] or expected
 
     def deleteKey(self, key: str) -> bool:
         existed = self.check([key])
-        self._ask("delete", [key])
+        self._answer("delete", [key])
         return existed
 
     def check(self, keys: list[str]) -> bool:
-        return None not in self._ask("wait", keys, now=True)
+        return None not in self._answer("wait", keys, now=True)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._wait(keys, timeout or self._timeout)
@@ -73,15 +73,19 @@ class MemberStore(_dist.Store):  # type: ignore[misc]
 
     # -- the connection -------------------------------------------------------------------
 
+    def wait_for(self, keys: list[str], seconds: float) -> bool:
+        """Wait until all keys exist, at most this long; whether they do. Raises GroupBroken."""
+        return self._ask("wait", keys, seconds=seconds) is not None
+
     def close(self) -> None:
         for store in (*self._clones, self):
             with store._lock:
                 store._connection.close()
 
     def _wait(self, keys: list[str], timeout: timedelta) -> list[bytes]:
-        return [value or b"" for value in self._ask("wait", keys, seconds=timeout.total_seconds())]
+        return [value or b"" for value in self._answer("wait", keys, seconds=timeout.total_seconds())]
 
-    def _ask(
+    def _answer(
         self,
         action: str,
         keys: list[str],
@@ -90,6 +94,20 @@ class MemberStore(_dist.Store):  # type: ignore[misc]
         now: bool = False,
     ) -> list[bytes | None]:
         """The values of the keys, after the action. Raises GroupBroken."""
+        answer = self._ask(action, keys, values, seconds, now)
+        if answer is None:
+            raise GroupBroken(f"the store at {self._where} did not answer within {seconds:g} s")
+        return answer
+
+    def _ask(
+        self,
+        action: str,
+        keys: list[str],
+        values: list[bytes] | None = None,
+        seconds: float = ANSWER_TIMEOUT_S,
+        now: bool = False,
+    ) -> list[bytes | None] | None:
+        """The values of the keys, after the action; None if there is no answer in time. Raises GroupBroken."""
         with self._lock:
             self._count += 1
             names = [f"{self._prefix}/{key}" for key in keys]
@@ -104,7 +122,7 @@ class MemberStore(_dist.Store):  # type: ignore[misc]
                         return answer.values
                 if problem := self._problem():
                     raise GroupBroken(f"the store at {self._where} {problem}")
-        raise GroupBroken(f"the store at {self._where} did not answer within {seconds:g} s")
+        return None
 
     def _problem(self) -> str:
         if self._connection.refused:

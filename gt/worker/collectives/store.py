@@ -65,6 +65,8 @@ class StoreValues:
 
     def handle(self, peer: bytes, request: StoreRequest) -> list[tuple[bytes, StoreAnswer]]:
         """The answers that can be given now, to this request and to those that have waited."""
+        # a member that asks again has given up what it waited for
+        self._waiting = deque(entry for entry in self._waiting if entry[0] != peer)
         changed = request.action != "wait"
         if changed:
             self._change(request)

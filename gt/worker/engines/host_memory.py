@@ -97,15 +97,20 @@ def _data_bytes() -> int:
 
 
 def _machine_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """All memory of the machine, with its swap space."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _meminfo().get("SwapTotal", 0)
 
 
 def _available_bytes() -> int | None:
-    """What the kernel can give to processes without swapping; None if it does not tell."""
+    """What the kernel can give to processes; None if it does not tell."""
+    sizes = _meminfo()
+    return sizes["MemAvailable"] + sizes.get("SwapFree", 0) if "MemAvailable" in sizes else None
+
+
+def _meminfo() -> dict[str, int]:
+    """What Linux reports about the memory, in bytes."""
     try:
-        for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        pass
-    return None
+        return {}
+    return {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines) if rest}
