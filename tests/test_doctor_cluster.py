@@ -68,6 +68,8 @@ def test_the_matrix() -> None:
     shown = [line.rstrip() for line in lines(facts)]
     assert shown[0] == "server            localhost:9000: 0.25 ms there and back from here"
     assert shown[1].endswith("process 100 at a: 0.50 ms there and back from the server; values at 90.00 MB/s")
+    facts.workers[0].place = "node1, NUMA node 0"
+    assert "process 100 at a (node1, NUMA node 0): 0.50 ms" in [*lines(facts)][1]
     assert shown[5:9] == [
         "ms, one way            to 0     to 1     to 2",
         "from 0                          0.50    fails",

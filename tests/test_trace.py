@@ -15,6 +15,7 @@ import pytest
 
 import gt
 from gt.client.stream import connect
+from gt.client.stream.tracing import set_wrong_clocks
 from gt.errors import CompileError, ConfigError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.testing import Cluster
 from gt.wire.words import MAX_INLINE_BYTES
@@ -387,3 +388,17 @@ def test_torch_traces_one_worker_of_a_process(path: pathlib.Path) -> None:
     ):
         pytest.fail("it did not begin")
     assert not any(worker.tracer.on for worker in cluster.workers.values())
+
+
+def test_a_wrong_clock_is_not_believed() -> None:
+    """Three workers began within two seconds; the clock of a fourth one is an hour ahead."""
+    second, hour = 10**9, 3600 * 10**9
+    traces = {0: {"began": 100 * second}, 1: {"began": 101 * second}, 2: {"began": 102 * second}}
+    set_wrong_clocks(traces, 2.0)
+    assert [trace["began"] // second for trace in traces.values()] == [100, 101, 102]
+    traces[3] = {"began": 101 * second + hour}
+    set_wrong_clocks(traces, 2.0)
+    assert [trace["began"] // second for trace in traces.values()] == [100, 101, 102, 101]
+    two = {0: {"began": hour}, 1: {"began": 0}}
+    set_wrong_clocks(two, 2.0)
+    assert two[0] == two[1]

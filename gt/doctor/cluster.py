@@ -48,6 +48,8 @@ class WorkerPath:
     #: values on their way from the worker through the server to this client
     mb_s: float | None = None
     error: str = ""
+    #: host, NUMA node and neighbours of its GPU, as far as the worker reports them
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -225,7 +227,7 @@ def _signal(worker: int) -> str:
 
 def _describe(worker: WorkerInfo) -> WorkerPath:
     address = split_address(worker.store.partition(" ")[0])[0] if worker.store else ""
-    return WorkerPath(worker.id, address, worker.device, worker.backend, worker.pid)
+    return WorkerPath(worker.id, address, worker.device, worker.backend, worker.pid, place=str(worker.place))
 
 
 def _median(run: Callable[[], object], repeats: int = REPEATS) -> float:

@@ -89,6 +89,7 @@ def lines(facts: ClusterFacts) -> Iterator[str]:
 
 def _worker_text(worker: WorkerPath) -> str:
     where = f"{worker.device} ({worker.backend}), process {worker.pid} at {worker.address}"
+    where += f" ({worker.place})" if worker.place else ""
     if worker.error:
         return f"{where}: fails: {worker.error}"
     latency = f"{_number(worker.latency_ms)} ms there and back from the server"

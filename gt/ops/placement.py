@@ -30,6 +30,11 @@ class Partial(msgspec.Struct, frozen=True):
 
     op: str = "sum"
 
+    @property
+    def rounds(self) -> bool:
+        """Whether a combination of two terms is rounded: a sum and a product are, the larger one of two is not."""
+        return self.op in ("sum", "prod")
+
     def __str__(self) -> str:
         return f"P({self.op})"
 

@@ -120,7 +120,7 @@ def _all_reduce(t: TensorType, step: MoveStep, profile: LineProfile) -> list[Hos
     local = step.source.local(t, step.source.worker)
     time = _Estimate(profile, local.nbytes)
     options = [HostSteps((step,), time.ring(2))]
-    if t.dtype.name in ROUNDED_ONCE and placement.op in ("sum", "prod"):
+    if t.dtype.name in ROUNDED_ONCE and placement.rounds:
         return options
     mesh, line = _refined(step, profile.hosts), _Line(step)
     shards = {p.dim for p in step.source.placements if isinstance(p, Shard)}
@@ -146,7 +146,7 @@ def _reduce_scatter(t: TensorType, step: MoveStep, profile: LineProfile) -> list
     assert isinstance(placement, Partial)
     time = _Estimate(profile, step.source.local(t, step.source.worker).nbytes)
     options = [HostSteps((step,), time.sends())]
-    rounded_once = t.dtype.name in ROUNDED_ONCE and placement.op in ("sum", "prod")
+    rounded_once = t.dtype.name in ROUNDED_ONCE and placement.rounds
     if rounded_once or not _equal_blocks(t, step.target, step.axis, profile):
         return options
     mesh, line = _refined(step, profile.hosts, within_first=True), _Line(step)
