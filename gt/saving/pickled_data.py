@@ -1,8 +1,8 @@
 """Reads the data in a pickle without running any of it.
 
 A pickle is a program for a stack machine. Here its instructions are followed as far as they describe data: numbers,
-texts, tuples, lists and dicts. A class or function that it names stays a `PickledName`, and a call of it a `PickledCall`: nothing is
-imported or called. The caller looks at the names that it expects.
+texts, tuples, lists and dicts. A class or function that it names stays a `PickledName`, and a call of it a
+`PickledCall`: nothing is imported or called. The caller looks at the names that it expects.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
+from collections.abc import Iterable
 
 from gt.errors import ConfigError
 
@@ -61,6 +63,18 @@ def route_address(host: str, port: int) -> str | None:
                 continue
             return str(probe.getsockname()[0])
     return None
+
+
+def listen_within(address: str, ports: Iterable[int], backlog: int) -> socket.socket:
+    """A listening socket on a numeric address and the first free port. Raises AddressTaken."""
+    ports = list(ports)
+    for port in ports:
+        try:
+            return socket.create_server((address, port), family=_family(address), backlog=backlog)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ConfigError(f"cannot listen on {join_address(address, port)}: {error.strerror}") from None
+    raise AddressTaken(f"all ports from {ports[0]} to {ports[-1]} of {address} are taken; --ports names others")
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -6,8 +6,8 @@
                         dispatcher ◀──Hello, Done, FailureReport, Notice, Reply, ChunkTaken, Report, Bye── worker
 
 The dispatcher also sends Welcome, Refusal and Heartbeat to both. *Values* are ValueInline, ValueChunk, Checked and
-NoValue. `gt.wire.event_messages` has the messages of the event stream, `gt.wire.recovery_messages` those of recovery.
-A viewer receives what a client may receive.
+NoValue. `gt.wire.event_messages` has the messages of the event stream, `recovery_messages` those of recovery, and
+`link_messages` those that measure links. A viewer receives what a client may receive.
 `ToDispatcher`, `ToClient` and `ToWorker` at the end list everything that each role may receive.
 
 `Submit.stream` is the client's program; `gt.wire.words` describes its words.
@@ -43,17 +43,14 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     role: str  # "client", "worker" or "viewer"
     protocol: int
     version: str
-    #: peers with equal hosts can open each other's memory (see `gt.wire.shared.host_identity`)
-    host: str
+    host: str  # peers with equal hosts can open each other's memory (see `gt.wire.shared.host_identity`)
     pid: int
     backend: str = ""
     device: str = ""
-    #: the unique name of a worker's GPU; empty for a CPU
-    gpu: str = ""
+    gpu: str = ""  # the unique name of a worker's GPU; empty for a CPU
     #: the "host:port KEY" of the store where the members of a group that this worker leads meet
     store: str = ""
-    #: a viewer's proof that it may see everything
-    operator: str = ""
+    operator: str = ""  # a viewer's proof that it may see everything
     #: the names of a worker's settings that are on (see `gt.wire.settings`)
     settings: list[str] = []
     place: WorkerPlace = WorkerPlace()
@@ -62,8 +59,7 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
 class Welcome(Message, frozen=True, array_like=True, tag=True):
     """Answers `Hello`. A client also gets the connected workers."""
 
-    #: the number of the client or the worker
-    id: int
+    id: int  # the number of the client or the worker
     version: str
     workers: list[WorkerInfo] = []
     #: the names of the settings that are on in the server or in a worker (see `gt.wire.settings`)
@@ -89,8 +85,7 @@ class Configure(Message, frozen=True, array_like=True, tag=True):
     signals: list[SignalSpec]
     #: whether a tensor without a signal is sharded along dim 0 over all workers if it is long there
     auto: bool
-    #: an eighth of its bytes; it comes back as `Credit`
-    weight: int = 0
+    weight: int = 0  # an eighth of its bytes; it comes back as `Credit`
     #: if not None, the client's tensors move onto the meshes of these signals (`gt.rebalance`); with the tensors that
     #: auto-sharding replicates because they belong to an optimizer
     rebalanced: list[int] | None = None
@@ -311,10 +306,8 @@ class Execute(Message, frozen=True, array_like=True, tag=True):
     worker_set: int
     #: whether to answer with `Done`, which also covers the earlier ones of this worker set that had no answer
     confirm: bool = True
-    #: whether it may run before messages of other clients that arrived earlier; it has no moves
-    urgent: bool = False
-    #: the only worker that answers; -1: each worker does
-    confirmer: int = -1
+    urgent: bool = False  # whether it may run before messages of other clients that arrived earlier; it has no moves
+    confirmer: int = -1  # the only worker that answers; -1: each worker does
 
     def confirmed_by(self, worker: int) -> bool:
         """Whether this worker answers with `Done`."""

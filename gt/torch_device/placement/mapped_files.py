@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gt.client.stream import configuration, scope
 from gt.client.tensor.emit import uploading
-from gt.client.tensor.relocation import place_by
 from gt.client.tensor.tensor import Tensor
 from gt.saving.stored import SeenFile, read_on_workers, whole
 from gt.types import TensorType
