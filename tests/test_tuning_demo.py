@@ -98,6 +98,26 @@ def test_losses_equal_those_of_one_worker(
     assert losses == pytest.approx(one_worker, abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+@pytest.mark.parametrize("step", ["hand", "pipeline"])
+def test_mixed_precision_and_checkpointing(step: str) -> None:
+    """With both flags, a layer runs again with the dtypes of its first run, and the losses are those of one worker."""
+    given = options("--amp", "--checkpoint", "--layers", "4")
+    schedule = make_schedule("1f1b", 4, 2)
+    losses = []
+    for workers in (1, 8):
+        with Cluster(workers).client():
+            gt.load_config(train.CONFIG if workers == 8 else None)
+            model = train.make_model(given, schedule)
+            run = partial(train.whole, model)
+            if workers == 8:
+                by_hand = partial(train.by_hand, model, schedule)
+                run = by_hand if step == "hand" else train_simple.pipelined(model, schedule)
+            losses.append(train.train(given, model, run)[0])
+            gt.load_config(None)
+    assert losses[1] == pytest.approx(losses[0], abs=2e-2)
+
+
 def test_a_schedule_from_a_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(to_csv(make_schedule("zbv", 2, 3)))

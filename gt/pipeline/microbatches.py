@@ -41,7 +41,8 @@ def map_tensors(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     items = [map_tensors(function, item, *rest) for item, *rest in zip(tree, *others, strict=True)]
     if all(a is b for a, b in zip(items, tree, strict=True)):
         return tree
-    return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    kind: Any = type(tree)
+    return kind(*items) if hasattr(tree, "_fields") else kind(items)
 
 
 def joined(trees: Sequence[Any]) -> Any:
@@ -95,7 +96,7 @@ def _check_values(tree: Any) -> None:
     if isinstance(tree, tuple | list | dict):
         for item in tree.values() if isinstance(tree, dict) else tree:
             _check_values(item)
-    elif not isinstance(tree, Tensor) and getattr(tree, "ndim", 0):
+    elif not isinstance(tree, Tensor) and getattr(tree, "ndim", None):
         kind = f"{type(tree).__module__}.{type(tree).__name__}"
         raise DTypeError(f"pipeline: the batch has a {kind}; gt.tensor(x) makes a tensor of GT from it")
 
