@@ -40,17 +40,7 @@ def _make_parser() -> argparse.ArgumentParser:
         default=server_folder(),
         help="where the server's key and the users' tokens are (default ~/.config/gt/server)",
     )
-    parser.add_argument(
-        "--private-network",
-        action="append",
-        default=[],
-        metavar="NETWORK",
-        help="only workers can reach this network, such as 10.0.0.0/8: workers on several hosts exchange tensors over "
-        "it, unencrypted; may be given several times",
-    )
-    parser.add_argument(
-        "--audit", default="", metavar="FILE", help="log who connects and what is refused, as JSON lines"
-    )
+    _add_operator_options(parser)
     parser.add_argument(
         "--dashboard",
         metavar="[ADDRESS:]PORT",
@@ -72,6 +62,21 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     _add_end_options(parser)
     return parser
+
+
+def _add_operator_options(parser: argparse.ArgumentParser) -> None:
+    """For servers that several users share."""
+    parser.add_argument(
+        "--private-network",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="only workers can reach this network, such as 10.0.0.0/8: workers on several hosts exchange tensors over "
+        "it, unencrypted; may be given several times",
+    )
+    parser.add_argument(
+        "--audit", default="", metavar="FILE", help="log who connects and what is refused, as JSON lines"
+    )
 
 
 def _add_end_options(parser: argparse.ArgumentParser) -> None:
