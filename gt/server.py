@@ -41,17 +41,7 @@ def _make_parser() -> argparse.ArgumentParser:
         default=server_folder(),
         help="where the server's key and the users' tokens are (default ~/.config/gt/server)",
     )
-    parser.add_argument(
-        "--private-network",
-        action="append",
-        default=[],
-        metavar="NETWORK",
-        help="only workers can reach this network, such as 10.0.0.0/8: workers on several hosts exchange tensors over "
-        "it, unencrypted; may be given several times",
-    )
-    parser.add_argument(
-        "--audit", default="", metavar="FILE", help="log who connects and what is refused, as JSON lines"
-    )
+    _add_operator_options(parser)
     parser.add_argument(
         "--dashboard",
         metavar="[ADDRESS:]PORT",
@@ -84,6 +74,21 @@ def _add_recovery_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep snapshots for recovery in this folder, which all workers must see under this path (default: in "
         "shared memory; with --journal: in a folder inside that of the journal)",
+    )
+
+
+def _add_operator_options(parser: argparse.ArgumentParser) -> None:
+    """For servers that several users share."""
+    parser.add_argument(
+        "--private-network",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="only workers can reach this network, such as 10.0.0.0/8: workers on several hosts exchange tensors over "
+        "it, unencrypted; may be given several times",
+    )
+    parser.add_argument(
+        "--audit", default="", metavar="FILE", help="log who connects and what is refused, as JSON lines"
     )
 
 

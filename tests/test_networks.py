@@ -14,8 +14,9 @@ from gt.dispatcher.tenants.access import Access
 from gt.dispatcher.violations import Violation
 from gt.errors import ConfigError
 from gt.version import PROTOCOL, VERSION
+from gt.wire.addresses import data_address, interface_of
 from gt.wire.messages import Hello
-from gt.wire.networks import data_address, interface_of, parse_network
+from gt.wire.networks import parse_network
 from gt.wire.structures import WorkerInfo
 from gt.worker.collectives.interface import GroupBroken
 from gt.worker.collectives.store import MAX_STORE_BYTES, StoreAnswer, StoreRequest, StoreServer, StoreValues
@@ -87,8 +88,8 @@ def test_requests_to_a_store() -> None:
     assert store.handle(b"other", waiting) == []  # it has given up the first one
     assert len(ask("set", ["g 1/a"], b"x")) == 1
     assert ask("set", ["g 1/b"], b"y")[1:] == [(b"other", StoreAnswer(2, [b"x", b"y"]))]
-    assert ask("add", ["g 1/n"], b"3")[0][1].values == [b"3"]
-    assert ask("add", ["g 1/n"], b"-1")[0][1].values == [b"2"]
+    assert ask("increase", ["g 1/n"], b"3")[0][1].values == [b"3"]
+    assert ask("increase", ["g 1/n"], b"-1")[0][1].values == [b"2"]
     assert ask("compare", ["g 1/n"], b"7", b"8")[0][1].values == [b"2"]
     assert ask("compare", ["g 1/n"], b"2", b"8")[0][1].values == [b"8"]
     assert ask("delete", ["g 1/n"])[0][1].values == [None]

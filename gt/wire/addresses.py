@@ -1,19 +1,21 @@
-"""Hosts and ports: as text, as ranges that a firewall lets through, and which address of this host others can reach.
-
-`gt.wire.networks` has what only servers and workers need.
-"""
+"""Hosts and ports: as text, as ranges that a firewall lets through, and which address of this host others can reach."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import re
 import socket
+import struct
 from collections.abc import Iterable
 
 from gt.errors import ConfigError
 
 #: Any port that the kernel chooses.
 ANY_PORT = range(1)
+#: Linux's request for the IPv4 address of an interface.
+_SIOCGIFADDR = 0x8915
 
 
 class AddressTaken(ConfigError):
@@ -75,6 +77,36 @@ def listen_within(address: str, ports: Iterable[int], backlog: int) -> socket.so
             if error.errno != errno.EADDRINUSE:
                 raise ConfigError(f"cannot listen on {join_address(address, port)}: {error.strerror}") from None
     raise AddressTaken(f"all ports from {ports[0]} to {ports[-1]} of {address} are taken; --ports names others")
+
+
+def data_address(text: str) -> str:
+    """The address of this host that ``--data-address`` names: an address, a host name, or a network such as
+    10.0.0.0/8, in which this host has an address. Raises ConfigError."""
+    from ipaddress import ip_address  # only workers need it
+
+    from gt.wire.networks import parse_network
+
+    if "/" not in text:
+        try:
+            return numeric_addresses(text)[0]
+        except OSError:
+            raise ConfigError(f"--data-address {text}: this is neither an address nor a network") from None
+    network = parse_network(text)
+    found = route_address(str(network[1] if network.num_addresses > 1 else network[0]), 9)
+    if found is None or ip_address(found) not in network:
+        raise ConfigError(f"--data-address {text}: this host has no address in this network")
+    return found
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the network interface whose first IPv4 address this is; None if it is not known."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no IPv4 address
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -15,7 +15,7 @@ from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
 from gt.launch.command_name import command_name, make_parser
 from gt.say import startup_output
-from gt.wire.addresses import ANY_PORT, join_address, parse_ports
+from gt.wire.addresses import ANY_PORT, data_address, interface_of, join_address, parse_ports
 from gt.wire.auth import connection_keys
 from gt.wire.identities import parse_quota
 from gt.worker.engines import make_engine
@@ -132,8 +132,6 @@ def _data_address(text: str | None) -> str:
     """The address that ``--data-address`` names. NCCL uses its interface too."""
     if not text:
         return ""
-    from gt.wire.networks import data_address, interface_of
-
     address = data_address(text)
     if interface := interface_of(address):
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hmac import compare_digest
-from ipaddress import ip_address
 
 from gt.dispatcher.state import Client, Peer
 from gt.dispatcher.violations import Violation
-from gt.wire.addresses import split_address
 from gt.wire.identities import MAY_CONNECT_AS, OWNER, PeerIdentity
 from gt.wire.messages import Hello
-from gt.wire.networks import Network, is_private
+from gt.wire.networks import Network, is_private, store_host
 from gt.wire.structures import WorkerInfo
 
 
@@ -79,7 +77,7 @@ def on_one_host(one: Hello | WorkerInfo, other: Hello | WorkerInfo) -> bool:
 def data_host(store: str) -> str:
     """The numeric address in "host:port KEY". Raises Violation."""
     try:
-        return str(ip_address(split_address(store.partition(" ")[0])[0].partition("%")[0]))
+        return store_host(store)
     except ValueError:
         raise Violation(f"{store[:100]!r} is not the address of a store") from None
 

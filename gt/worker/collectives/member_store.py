@@ -50,7 +50,7 @@ class MemberStore(_dist.Store):  # type: ignore[misc]
         return self._wait([key], self._timeout)[0]
 
     def add(self, key: str, amount: int) -> int:
-        return int(self._answer("add", [key], [str(amount).encode()])[0] or b"0")
+        return int(self._answer("increase", [key], [str(amount).encode()])[0] or b"0")
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         return self._answer("compare", [key], [expected, desired])[0] or expected

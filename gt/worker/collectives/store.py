@@ -34,7 +34,7 @@ MAX_STORE_BYTES = 64 << 20
 
 
 class StoreRequest(msgspec.Struct, frozen=True, array_like=True):
-    """What a member asks: "set", "add", "compare", "delete", or "wait" for these keys; ``now``: do not wait."""
+    """What a member asks: "set", "increase", "compare", "delete", or "wait" for these keys; ``now``: do not wait."""
 
     number: int
     action: str
@@ -92,7 +92,7 @@ class StoreValues:
         key, values = request.keys[0], request.values
         if request.action == "set":
             self._put(key, values[0])
-        elif request.action == "add":
+        elif request.action == "increase":
             self._put(key, str(int(self.values.get(key, b"0")) + int(values[0])).encode())
         elif request.action == "compare":
             if self.values.get(key, b"") == values[0]:
