@@ -31,6 +31,7 @@ import numpy as np
 
 import gt
 from benchmarks.core import environment, results, tables, timing, verdict
+from gt.launch.local import visible_gpus
 
 #: The size of one write or read of the program without GT.
 PIECE = 16 << 20
@@ -136,7 +137,7 @@ def main(words: list[str] | None = None) -> int:
         suite="checkpoints",
         name="checkpoints",
         world_size=options.workers,
-        config={k: getattr(options, k) for k in keys},
+        config={"device": "cuda" if visible_gpus() else "cpu", **{k: getattr(options, k) for k in keys}},
         environment=environment.record({"all": 0}),
     )
     gt.gpu_workers(options.workers)

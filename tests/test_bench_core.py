@@ -442,6 +442,7 @@ REASONS = {
     "efficiency": ({"efficiency": 1.05}, {"efficiency": 1.06}, "106.0%"),
     "launch_bound": ({"doubling": 1.1}, {"doubling": 1.09}, "launch-bound"),
     "slow": ({"slow": []}, {"slow": ["rank 3 takes 9 ms"]}, "rank 3 takes 9 ms"),
+    "loss_difference": ({"loss_difference": 1.0}, {"loss_difference": 1.5}, "1.5 times"),
     "wrong_elements": ({"wrong_elements": 0}, {"wrong_elements": 7}, "7 element"),
 }
 

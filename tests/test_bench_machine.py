@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import machine
-from benchmarks.core import achievable, audit, results
+from benchmarks.core import achievable, audit, environment, results
 from benchmarks.core.curves import curves
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, World
 from benchmarks.node import figures, host_link, products, suite, sustained
@@ -131,6 +131,18 @@ def test_a_slow_device_is_named(monkeypatch):
     assert (row["rank"], row["value"], row["unit"]) == (2, near(10 / 2.02), "GB/s")
     assert [each["value"] for each in row["by_rank"]] == near([10 / 1.01, 10 / 1.01, 10 / 2.02, 10 / 1.01])
     assert "GPU-2" in row["verdict"]["reasons"][0]["message"]
+
+
+def test_a_record_with_the_cards_of_its_ranks_is_valid(monkeypatch, tmp_path):
+    world = World(0, 1, 0, torch.device("cpu"), "gloo", members=[{"host": "here", "gpu": "GPU-0", "pid": 1}])
+    monkeypatch.setattr(world, "gather", lambda own: [own])
+    config, machine_facts = {"device": "cuda"}, environment.record({"gt": 0})
+    record = results.Record(
+        tmp_path, suite="node", name="host_link", world_size=1, config=config, environment=machine_facts
+    )
+    record.put("host_link", "copy", value=figures.figure(world, "copy", 10.0, "GB/s", [1.0, 1.01, 1.02]))
+    record.finish()
+    assert results.problems(json.loads(record.path.read_text())) == []
 
 
 def test_the_rate_at_the_end_over_that_at_the_beginning():

@@ -14,7 +14,14 @@ from gt.errors import DTypeError, GtError
 from gt.ops import OPS, Op, sign
 from gt.types import Scalar, TensorType
 from gt.worker.engines import make_engine
-from tests.support.oracle import DIFFERENT_ON_A_GPU, SETTLED, TOLERANCES, TOLERANCES_ON_A_GPU, expected
+from tests.support.oracle import (
+    DIFFERENT_ON_A_GPU,
+    SETTLED,
+    TOLERANCES,
+    TOLERANCES_OF_NUMPY,
+    TOLERANCES_ON_A_GPU,
+    expected,
+)
 from tests.support.samples import LIMITS, Limit, Sample, T, samples, type_of
 
 SAMPLES = samples()
@@ -75,8 +82,9 @@ def agree(engine: str, sample: Sample, results: Any, wanted: Any) -> None:
         wanted = [w.cpu() for w in quietly(sample, [as_array(engine, x) for x in sample.make()])]
     if sample.op in SETTLED:
         results, wanted = SETTLED[sample.op](*results), SETTLED[sample.op](*wanted)
-    first = type_of(sample.make()[0]) if engine == "cuda" else None
-    tolerance = TOLERANCES_ON_A_GPU.get((sample.op, first.dtype.name)) if isinstance(first, TensorType) else None
+    first = type_of(sample.make()[0])
+    known = {"cuda": TOLERANCES_ON_A_GPU, "numpy": TOLERANCES_OF_NUMPY}.get(engine, {})
+    tolerance = known.get((sample.op, first.dtype.name)) if isinstance(first, TensorType) else None
     for got, want in zip(results, wanted, strict=True):
         same(got, want, tolerance)
 

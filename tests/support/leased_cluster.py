@@ -234,7 +234,7 @@ class LeasedCluster(Cluster):
         self._stopped: dict[bytes, tuple[float, float]] = {}
         #: called with the number of a worker just before it dies
         self.before_death: Callable[[int], object] = bool
-        super().__init__(workers, seed, backend, snapshots)
+        super().__init__(workers, seed, backend, snapshots=snapshots)
 
     def _listen(self) -> None:
         self._inner: Any = SimulatedListener(self)
