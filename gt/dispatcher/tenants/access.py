@@ -71,6 +71,8 @@ def on_one_host(one: Hello | WorkerInfo, other: Hello | WorkerInfo) -> bool:
     """Whether two workers are on one host, or at least cannot reach each other over a network."""
     if not one.store or not other.store or (one.host and one.host == other.host):
         return True
+    if one.store.startswith(IN_ONE_PROCESS) and other.store.startswith(IN_ONE_PROCESS):
+        return True
     return data_host(one.store) == data_host(other.store)
 
 
@@ -82,6 +84,8 @@ def data_host(store: str) -> str:
         raise Violation(f"{store[:100]!r} is not the address of a store") from None
 
 
+#: The beginning of the "addresses" of workers that are not processes (see `gt.testing`).
+IN_ONE_PROCESS = "local:"
 UNDECLARED = (
     "tensors between this worker and worker {other} would cross the network of {address} unencrypted, and it is not "
     "declared as private. If only workers can reach it, start the server with --private-network and this network, such "
