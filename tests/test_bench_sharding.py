@@ -133,7 +133,7 @@ def test_auto_shard_benchmark_uses_the_first_workers(running, tmp_path):
 
 
 def test_one_side_after_the_other_gives_the_same_values(running):
-    sizes = sharding.Sizes(2, (96, 64, 64), (64, 16, 32, 8), 2, running.port)
+    sizes = sharding.Sizes(2, (96, 64, 64), (64, 16, 32, 8), (32, 16, 2), 2, running.port)
     for setup, step in sharding._programs(sizes).values():
         sides = sharding.Sides(setup, step, {"none": None, "one": 1, "two": 2})
         first = {name: sides.values[name] for name in ("none", "one", "two")}

@@ -49,7 +49,7 @@ class Cluster:
         for i in range(machine.workers if workers is None else workers):
             name = b"w%d" % i
             self._workers[name] = Worker(i, self.board, costs, self._poster(name))
-            hello = Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", f"null {i}", f"null:{i}")
+            hello = Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", f"null {i}", f"local:{i}")
             self.dispatcher.handle(name, hello)
 
     @contextlib.contextmanager

@@ -86,7 +86,7 @@ class NullPeers:
         self.wait(lambda: self.welcomed == 1)
         for i in range(workers):
             self.workers.append(ZmqConnection(self._address, self._keys))
-            hello = Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", "", f"null:{i}")
+            hello = Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", "", f"local:{i}")
             self.workers[i].send([encode(hello)])
         self.wait(lambda: self.known_workers == workers)
 

@@ -107,7 +107,7 @@ class Drive:
     def __init__(self, workers: int) -> None:
         self.core, self._decode = Dispatcher(), Decode("dispatcher")
         for i in range(workers):
-            name, store = b"w%d" % i, f"null:{i}"
+            name, store = b"w%d" % i, f"local:{i}"
             self.core.handle(name, Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", "", store))
         self.core.handle(b"c", Hello("client", PROTOCOL, VERSION, "", 0))
         self.load = Load()

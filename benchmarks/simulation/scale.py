@@ -47,7 +47,7 @@ def joined(workers: int) -> tuple[load.Drive, float]:
     drive = load.Drive(0)
     started = time.thread_time()
     for i in range(workers):
-        hello = Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", "", f"null:{i}")
+        hello = Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", "", f"local:{i}")
         for action in drive.core.handle(b"w%d" % i, hello):
             assert isinstance(action, SendMessage | SendAll)
             encode(action.message)
