@@ -58,6 +58,8 @@ def check(expected: Any, actual: Any, path: str = "out") -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PIECES)
 def test_a_piece_of_a_program(session, monkeypatch, name):
-    expected = run(PIECES[name], torch, monkeypatch)
+    # the device of torch, which other tests register, makes autograd replay views; then torch fails after unsqueeze_
+    with torch.autograd._force_original_view_tracking(False):
+        expected = run(PIECES[name], torch, monkeypatch)
     assert expected, "a piece without values compares nothing"
     check(expected, run(PIECES[name], gt, monkeypatch))

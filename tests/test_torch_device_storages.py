@@ -208,3 +208,15 @@ def test_pickling_copies_the_values() -> None:
     y = pickle.loads(ForkingPickler.dumps(numbers("cpu")))  # in shared memory, as before
     assert y.tolist() == [0, 1, 2, 3, 4, 5]
     assert torch.ones(2).share_memory_().is_shared()
+
+
+@pytest.mark.filterwarnings("ignore:.*assuming the intent is to (save|load) in a single process")
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+def test_a_distributed_checkpoint(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"x": numbers(), "y": torch.ones(2)}, checkpoint_id=str(tmp_path))
+    state = {"x": torch.zeros(6, device=DEVICE), "y": torch.zeros(2)}
+    dcp.load(state, checkpoint_id=str(tmp_path))
+    assert state["x"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert state["y"].tolist() == [1, 1]

@@ -25,7 +25,6 @@ from gt.functions import (
     indexing,
     inplace,
     joining,
-    legacy,
     matmul,
     norm,
     order,
@@ -234,6 +233,8 @@ def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, 
 
 def _new_legacy(x: Tensor, *data: Any, device: Any = None) -> Tensor:
     """A tensor of these sizes, or of this data, of this tensor's dtype: torch's oldest form of `new_empty`."""
+    from gt.functions import legacy
+
     return legacy.make("new", x._type.dtype, data, device)
 
 

@@ -11,6 +11,14 @@ from gt.client.tensor import random_state
 from gt.torch_device.backend import NAME
 
 
+class DeviceStream:
+    """The one stream: what is in it runs in the order of the program, and a read waits for the workers."""
+
+    def synchronize(self) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+
 class DeviceModule:
     """One device: where its tensors are is for GT's dispatcher to decide."""
 
@@ -43,6 +51,17 @@ class DeviceModule:
 
     def synchronize(self, device: Any = None) -> None:
         """Nothing: a read waits for the workers."""
+
+    # -- streams, which torch.distributed.checkpoint wants
+
+    Stream = DeviceStream
+    _stream = DeviceStream()
+
+    def current_stream(self, device: Any = None) -> DeviceStream:
+        return self._stream
+
+    def stream(self, stream: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     # -- random numbers: a seed and the number of draws since it was set
 
