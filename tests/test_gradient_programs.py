@@ -93,7 +93,7 @@ def test_programs_that_failed_once(name: str, tmp_path: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@seeds(2000, first=10_000)
+@seeds(400, first=10_000)
 def test_every_setting(seed: int, tmp_path: Any) -> None:
     program = programs.generate(seed)
     for setting in SETTINGS:
@@ -102,21 +102,21 @@ def test_every_setting(seed: int, tmp_path: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@seeds(300, first=10_000)
+@seeds(100, first=10_000)
 def test_templates_at_length(seed: int, tmp_path: Any) -> None:
     test_the_same_bits_with_templates_and_without(seed, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@seeds(300, first=10_000)
+@seeds(100, first=10_000)
 def test_compiled_functions_at_length(seed: int, tmp_path: Any, small_heap: None) -> None:
     test_compiled_functions(seed, tmp_path, small_heap)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@seeds(300, first=10_000)
+@seeds(100, first=10_000)
 def test_autocast_at_length(seed: int, tmp_path: Any) -> None:
     test_autocast(seed, tmp_path)
 
