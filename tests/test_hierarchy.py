@@ -11,7 +11,7 @@ import pytest
 
 import gt
 from gt.client.stream import connect
-from gt.dispatcher.plan.hierarchy import LineProfile, Link, host_steps
+from gt.dispatcher.plan.hierarchy import LineProfile, LinkSpeed, host_steps
 from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.plan.moves import MoveStep, route
 from gt.ops.placement import Partial, Placement, R, Shard
@@ -19,10 +19,10 @@ from gt.testing import Cluster
 from gt.types import DTYPES, TensorType
 from tests.test_moves import cut, run
 
-FAST, SLOW = Link(20.0, 1e-4), Link(10_000.0, 1e-2)
+FAST, SLOW = LinkSpeed(20.0, 1e-4), LinkSpeed(10_000.0, 1e-2)
 
 
-def profile_of(hosts: tuple[tuple[int, ...], ...], between: Link = SLOW, crossings: int = 1) -> LineProfile:
+def profile_of(hosts: tuple[tuple[int, ...], ...], between: LinkSpeed = SLOW, crossings: int = 1) -> LineProfile:
     return LineProfile(hosts, crossings, FAST, between)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gt
-from gt.dispatcher.plan.hierarchy import Link
+from gt.dispatcher.plan.hierarchy import LinkSpeed
 from gt.dispatcher.plan.layouts import Mesh
 from gt.dispatcher.plan.topology import MAX_LATENCY_US, MAX_MEASURED_HOSTS, UNMEASURED, Topology
 from gt.wire.base import Message
@@ -216,7 +216,7 @@ class Desk:
     def measured(self, id: int, other: int, *figures: float) -> None:
         self.topology.measured(self.workers[id], LinkMeasured(other, *figures), ())
 
-    def link(self, *workers: int) -> Link:
+    def link(self, *workers: int) -> LinkSpeed:
         """The link between hosts with two workers each."""
         profile = self.topology.profile(Mesh(workers), 0)
         assert profile is not None
@@ -243,7 +243,7 @@ def test_figures_are_set_once_and_bounded() -> None:
     desk.measured(0, 2, 7000.0, 50.0)
     desk.measured(0, 2, 1.0, 1.0)
     desk.measured(2, 0, 1.0, 1.0)  # nobody has asked it
-    assert desk.link(0, 1, 2, 3) == Link(7000.0, 1 / 50)
+    assert desk.link(0, 1, 2, 3) == LinkSpeed(7000.0, 1 / 50)
     assert desk.link(0, 1, 4, 5) == UNMEASURED
     desk.measured(0, 4, 7000.0, 50.0)
     assert desk.link(0, 1, 4, 5) == UNMEASURED, "a link that was used keeps its figures"

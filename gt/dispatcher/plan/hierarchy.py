@@ -37,7 +37,7 @@ ROUNDED_ONCE = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkSpeed:
     """The path between two workers."""
 
     #: from one to the other
@@ -54,8 +54,8 @@ class LineProfile:
     #: the most neighbours in a ring of all ranks that one host has on other hosts, in one direction
     crossings: int
     #: the slowest links within a host, and between two hosts
-    within: Link
-    between: Link
+    within: LinkSpeed
+    between: LinkSpeed
 
 
 class HostSteps(NamedTuple):

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from gt.dispatcher.plan.hierarchy import LineProfile, Link
+from gt.dispatcher.plan.hierarchy import LineProfile, LinkSpeed
 from gt.dispatcher.plan.layouts import Mesh
 from gt.wire.base import Message
 from gt.wire.link_messages import LinkMeasured, MeasureLink, OpenProbe, ProbeOpen
 from gt.wire.structures import WorkerInfo
 
 #: What is assumed of links between hosts and within one: a fast Ethernet of a data centre, and shared memory.
-UNMEASURED, UNMEASURED_WITHIN = Link(50.0, 1e-3), Link(20.0, 2.5e-4)
+UNMEASURED, UNMEASURED_WITHIN = LinkSpeed(50.0, 1e-3), LinkSpeed(20.0, 2.5e-4)
 #: A new host's links to at most this many other hosts are measured: those that came last before it.
 MAX_MEASURED_HOSTS = 16
 #: Figures beyond these are not believed. They bound what a worker can cause.
@@ -52,7 +52,7 @@ class Topology:
         self._hosts: dict[str, int] = {}
         self._members: dict[str, list[int]] = {}
         self._order: list[int] = []
-        self._links: dict[HostPair, Link] = {}
+        self._links: dict[HostPair, LinkSpeed] = {}
         #: worker whose probe is open -> the workers that measure their link to it
         self._measuring: dict[int, list[int]] = {}
 
@@ -113,9 +113,9 @@ class Topology:
             latency = min(max(m.latency_us, MIN_LATENCY_US), MAX_LATENCY_US)
             rate = min(max(m.bytes_per_us, MIN_BYTES_PER_US), MAX_BYTES_PER_US)
             pair = _pair(self._host_of[worker.id], self._host_of[m.worker])
-            self._links.setdefault(pair, Link(latency, 1 / rate))
+            self._links.setdefault(pair, LinkSpeed(latency, 1 / rate))
 
-    def _link(self, a: str, b: str) -> Link:
+    def _link(self, a: str, b: str) -> LinkSpeed:
         """The figures of a link, from here on for ever."""
         return self._links.setdefault(_pair(a, b), UNMEASURED_WITHIN if a == b else UNMEASURED)
 
@@ -154,8 +154,8 @@ def _pair(a: str, b: str) -> HostPair:
     return (a, b) if a <= b else (b, a)
 
 
-def _slowest(links: list[Link]) -> Link:
-    return Link(max(link.latency_us for link in links), max(link.us_per_byte for link in links))
+def _slowest(links: list[LinkSpeed]) -> LinkSpeed:
+    return LinkSpeed(max(link.latency_us for link in links), max(link.us_per_byte for link in links))
 
 
 def _crossings(hosts: tuple[tuple[int, ...], ...]) -> int:
