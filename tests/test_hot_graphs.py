@@ -95,7 +95,7 @@ def test_a_trial_that_fails_is_repeated_and_then_given_up(monkeypatch: pytest.Mo
     cluster, shadow, _ = shadowed()
     with client(cluster):
         train(shadow, HOT_RUNS + 20)
-    assert shadow.level() == ["template", "template"]
+    assert shadow.level() == ["template", "graph"]
     assert len(trials) == MAX_ERRORS
     assert any("no memory left" in piece["reasons"] for piece in shadow.levels.stats())
 

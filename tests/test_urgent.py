@@ -240,7 +240,7 @@ class PausingShell(Shell):
         self._clock = clock
         engine = SimpleNamespace(pace=lambda: None, is_broken=lambda error: False)
         handle, handle_in_pause = self._handle, lambda message, data: in_pause()
-        self.worker: Any = SimpleNamespace(engine=engine, handle=handle, handle_in_pause=handle_in_pause)
+        self.worker: Any = SimpleNamespace(id=0, engine=engine, handle=handle, handle_in_pause=handle_in_pause)
 
     def _arrived(self) -> list[list[bytes]]:
         return [[encode(execute(2, 1, True))], [encode(execute(1, 7, True))]] if self._clock[0] == 1.0 else []

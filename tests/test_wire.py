@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gt.errors import ShapeError
 from gt.ops import OPS, sign
 from gt.types import BYTES, DTYPES, TensorType
-from gt.wire import event_messages, messages, recovery_messages, transfers
+from gt.wire import event_messages, link_messages, messages, recovery_messages, transfers
 from gt.wire.codec import MAX_ATTRIBUTE_DEPTH, BadFrame, Decode, definition, encode, signature_of
 from gt.wire.messages import Submit, ToClient, ToDispatcher, ToWorker
 from gt.wire.shared import SharedRing, SharedRings
@@ -70,7 +70,7 @@ any_message = st.one_of([strategy(kind) for kind in {k for kinds in MESSAGES.val
 def test_every_message_has_a_receiving_role() -> None:
     declared = {
         kind
-        for module in (messages, event_messages, recovery_messages)
+        for module in (messages, event_messages, link_messages, recovery_messages)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, messages.Message) and kind is not messages.Message
     }

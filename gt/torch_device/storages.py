@@ -11,7 +11,7 @@ writes one is replaced. It is done on a copy on the CPU, or refused with an erro
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -281,7 +281,8 @@ def _exported(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def export(x: torch.Tensor, *args: Any, copy: bool | None = None, **options: Any) -> Any:
         if not is_on_device(x):
-            return original(x, *args, **options, **({} if copy is None else {"copy": copy}))
+            export_own = partial(original, x, *args, **options)
+            return export_own() if copy is None else export_own(copy=copy)
         if copy is False:
             raise BufferError(str(_refuse("__dlpack__(copy=False)")))
         return original(x.cpu(), *args, **options)
