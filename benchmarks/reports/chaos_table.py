@@ -54,9 +54,9 @@ def hangs(run: dict[str, Any]) -> list[str]:
 def losses(runs: list[dict[str, Any]]) -> str:
     sums = {name: sum(run["losses"][name] for run in runs) for name in ("equal", "rounded", "wrong")}
     errors = sum(len(run["errors"]) for run in runs)
-    told = sum(run.get("explained_long_waits", 0) for run in runs)
+    explained = sum(run.get("explained_long_waits", 0) for run in runs)
     shown = f"{sums['equal']} losses were equal, {sums['rounded']} within rounding, {sums['wrong']} wrong"
-    return f"{len(runs)} runs: {shown}; {errors} errors; {told} waits above 30 s with a printed cause"
+    return f"{len(runs)} runs: {shown}; {errors} errors; {explained} waits above 30 s with a printed cause"
 
 
 def main(argv: list[str] | None = None) -> int:
