@@ -48,7 +48,7 @@ def function_of(overload: str, schema: Any) -> Function | None:
     function = None if op is None else op_function(op, schema)
     if function is None and (found := python_function(base)) is not None and _accepts(found, schema):
         function = found
-    if function is not None and op is not None and base.endswith("_backward") and op.operands == "tt":
+    if function is not None and op is not None and op.file == "activations" and op.operands == "tt":
         function = broadcasting(function)
     return function
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+from gt.functions import creation
 from gt.torch_device.backend import Kernel
 from gt.torch_device.compositions import layers
 from gt.torch_device.kernels import functional
+from gt.types import uint8
 
 
 def _batch_norm_without_statistics(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
@@ -20,7 +22,7 @@ def _batch_norm_with_update(
 ) -> tuple[Any, ...]:
     """The last result is for the kernels of cuDNN."""
     results = layers.batch_norm(x, weight, bias, mean, var, True, momentum, eps)
-    return (*results, layers.nothing(x))
+    return (*results, creation.zeros(0, dtype=uint8))
 
 
 def _rrelu(

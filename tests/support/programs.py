@@ -130,7 +130,7 @@ class Program:
         try:
             call_into(op, target.tensor, tuple(self._word(x) for x in operands[1:]), attrs)
         except NoWorkers:  # it may be in the stream already, and happen when a worker joins
-            self.slots = [slot for slot in self.slots if slot.memory is not target.memory]
+            self._forget(target.memory)
             raise
         except GtError:  # a view that shows elements twice cannot be written
             if not target.is_view:
@@ -140,6 +140,11 @@ class Program:
         self._expect_in_place(apart if target.is_view else signature, operands, target)
         if not before and target.memory.failed and target.is_view:
             target.memory.failed += ("put_view",)
+        if self.cuts and not before and target.memory.failed and any(_uses(x, target.memory) for x in operands[1:]):
+            self._forget(target.memory)  # torch refuses to read what it writes; with moved operands there is no overlap
+
+    def _forget(self, memory: Memory) -> None:
+        self.slots = [slot for slot in self.slots if slot.memory is not memory]
 
     def free(self) -> None:
         if self.slots:
@@ -278,6 +283,10 @@ def _type(x: Any) -> TensorType | Scalar:
 def _fails_in_part(signature: Signature, operands: list[Any]) -> bool:
     split = signature.op.split and signature.op.split(*signature.ins, **dict(signature.attrs))
     return isinstance(split, Apart) and any(isinstance(x, Slot) and x.memory.failed for x in operands)
+
+
+def _uses(x: Any, memory: Memory) -> bool:
+    return isinstance(x, Slot) and x.memory is memory
 
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
