@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
 import time
 from collections.abc import Iterator
@@ -22,8 +21,6 @@ pytestmark = [
 ]
 #: Seconds from the end of a host to the error. Silence is noticed after 10 s; the rest is for busy cores.
 LOST_WITHIN_S = 60.0
-#: These take minutes on two cores, and have not passed on busy ones yet.
-ON_DEMAND = pytest.mark.skipif(not os.environ.get("GT_TEST_HOSTS"), reason="takes minutes; GT_TEST_HOSTS=1 runs it")
 
 
 @pytest.fixture(scope="module")
@@ -99,41 +96,38 @@ LINK_MS = 10.0
 ROWS = "128"
 
 
-def reduce_times(network: Network, **settings: str) -> tuple[float, list[float], str]:
-    """The seconds of a data-parallel step, the losses, and how the gradient was added, with a new server."""
+def reduce_times(**settings: str) -> tuple[float, list[float], str]:
+    """The seconds of a data-parallel step, the losses, and how the gradient was added, on four new hosts."""
     with contextlib.ExitStack() as stack:
+        network = Network(stack, 4)
+        for host in network.hosts:
+            host.shape(delay_ms=LINK_MS)
         system = HostsSystem(stack, network, **settings)
         system.join_at_once(2, "--backend", "numpy")
         program = system.start("-m", "tests.support.hosts_reduce", f"{system.host}:{system.port}", ROWS, "8")
         assert program.end() == 0, program.output
         seconds, losses, text, _ = json.loads(program.lines[-1])
-        for worker in (*system.workers, system.server):
-            worker.close()
     return seconds, losses, text
 
 
-@ON_DEMAND
-def test_a_sum_by_hosts_is_quicker_than_a_flat_one(stack: contextlib.ExitStack) -> None:
+def test_a_sum_by_hosts_is_quicker_than_a_flat_one() -> None:
     """The latency of the links decides: six rounds between hosts instead of fourteen."""
-    network = Network(stack, 4)
-    for host in network.hosts:
-        host.shape(delay_ms=LINK_MS)
-    flat, flat_losses, flat_text = reduce_times(network, GT_FLAT_COLLECTIVES="1")
-    seconds, losses, text = reduce_times(network)
+    flat, flat_losses, flat_text = reduce_times(GT_FLAT_COLLECTIVES="1")
+    seconds, losses, text = reduce_times()
     assert "by all_reduce; " in flat_text
     assert "reduce_scatter among" in text
     np.testing.assert_allclose(losses, flat_losses, rtol=1e-5)
+    print(f"a step: flat {flat:.3f} s, by hosts {seconds:.3f} s")
     assert flat > 1.5 * seconds, (flat, seconds)
 
 
-@ON_DEMAND
 def test_a_host_disappears_in_the_middle_of_a_sum(stack: contextlib.ExitStack) -> None:
     """The packets of the sum are on their way when the host ends. Nobody waits for ever."""
     network = Network(stack, 2)
     for host in network.hosts:
         host.shape(delay_ms=100)
     system = HostsSystem(stack, network)
-    system.join(2, "--backend", "numpy")
+    system.join_at_once(2, "--backend", "numpy")
     client = system.client("""
         gt.register_config("all", gt.SignalConfig(shard=gt.ShardConfig(0)))
         with gt.signal.context("all"):
@@ -178,7 +172,6 @@ def faketime() -> str:
     return next(map(str, pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), "")
 
 
-@ON_DEMAND
 @pytest.mark.skipif(not faketime(), reason="no libfaketime (Debian: apt-get install libfaketime)")
 def test_a_host_whose_clock_is_an_hour_off(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
     """Training, traces, errors and the worker's lease do not depend on it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,12 +23,11 @@ dist: Any = torch.distributed
 
 #: All members must join within this time.
 JOIN_TIMEOUT_S = 30.0
-#: Connecting may take this long once all members have joined. gloo tries five times.
-CONNECT_TIMEOUT_S = 3.0
+#: Connecting may take this long once all members have joined, and so many times the store's first answer: gloo asks it
+#: several times for each member. gloo tries five times.
+CONNECT_TIMEOUT_S, CONNECT_ANSWERS = 3.0, 10
 #: Practically unlimited: a collective waits as long as its slowest member computes. A lost member or `leave` ends it.
 COLLECTIVE_TIMEOUT = timedelta(days=30)
-#: The interval between two checks whether the group was left meanwhile.
-CANCEL_POLL_S = 0.1
 
 #: held while a gloo device is created: its port is the one that was not listening before
 _creating_device = threading.Lock()
@@ -42,7 +40,7 @@ def make_gloo(m: Membership, cancelled: Cancelled) -> GroupBackend:
     peers = {address: worker for address, worker in zip(at, m.members, strict=True) if worker != m.members[m.rank]}
     options = dist.ProcessGroupGloo._Options()
     options._devices = [device]
-    options._timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
+    options._timeout = timedelta(seconds=CONNECT_TIMEOUT_S + CONNECT_ANSWERS * store.first_answer_s)
     group = dist.ProcessGroupGloo(store, m.rank, len(m.members), options)
     group._set_default_timeout(COLLECTIVE_TIMEOUT)
     connections = group_connections(port, peers)
@@ -123,15 +121,12 @@ def _exchange(m: Membership, cancelled: Cancelled, store: Any, name: str, text: 
     """Write a text of this member to the store, and wait for those of the others. Returns all of them."""
     keys = {rank: f"{name} {rank}" for rank in range(len(m.members))}
     store.set(keys[m.rank], text)
-    deadline = time.monotonic() + JOIN_TIMEOUT_S
-    while not store.wait_for(list(keys.values()), CANCEL_POLL_S):
-        if cancelled():
-            raise GroupBroken("the group was left before all had joined")
-        if time.monotonic() > deadline:
-            missing = [m.members[rank] for rank, key in keys.items() if not store.check([key])]
-            names = ", ".join(map(str, missing))
-            raise GroupBroken(f"worker{'s' * (len(missing) > 1)} {names} did not join within {JOIN_TIMEOUT_S:g} s")
-    return [store.get(key).decode() for key in keys.values()]
+    values = store.wait_for(list(keys.values()), JOIN_TIMEOUT_S, cancelled)
+    if values is None:
+        missing = [m.members[rank] for rank, key in keys.items() if not store.check([key])]
+        names = ", ".join(map(str, missing))
+        raise GroupBroken(f"worker{'s' * (len(missing) > 1)} {names} did not join within {JOIN_TIMEOUT_S:g} s")
+    return [value.decode() for value in values]
 
 
 def _cut_off_strangers(
