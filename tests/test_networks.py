@@ -25,6 +25,7 @@ from tests.support import plane_member as at
 from tests.support.namespaces import HostsSystem, Network
 from tests.support.plane_member import Member, everywhere
 from tests.support.processes import wait_until
+from tests.support.proxy import Proxy
 
 # -- which networks ---------------------------------------------------------------------------
 
@@ -201,3 +202,33 @@ def test_tensors_go_over_the_network_that_workers_name(stack: contextlib.ExitSta
         assert "0.0.0.0:" not in listening.replace("0.0.0.0:*", "")
     client.tell()
     assert client.end() == 0
+
+
+def test_an_answer_that_comes_late_is_not_asked_for_again(stack: contextlib.ExitStack) -> None:
+    """On a link that is slower than the interval of the checks, a second request would void the first one's answer."""
+    pytest.importorskip("torch")
+    server, secret = StoreServer("127.0.0.1", range(1)), secrets.token_bytes(32)
+    stack.callback(server.close)
+    server.admit(secret)
+    where, key = server.address.split()
+    proxy = Proxy(stack, int(where.split(":")[1]))
+    store = member(f"127.0.0.1:{proxy.port} {key}", secret)
+    stack.callback(store.close)
+    store.set("key", b"value")
+    assert store.first_answer_s > 0
+    asked, checks = store._count, 0
+
+    def left_meanwhile() -> bool:
+        nonlocal checks
+        checks += 1
+        if checks == 5:
+            proxy.thaw()
+        return False
+
+    proxy.freeze()
+    assert store.wait_for(["key"], 30.0, left_meanwhile) == [b"value"]
+    assert checks >= 5
+    assert store._count == asked + 1
+    assert store.wait_for(["other"], 0.2, lambda: False) is None
+    with pytest.raises(GroupBroken, match="left before all had joined"):
+        store.wait_for(["other"], 30.0, lambda: True)
