@@ -20,17 +20,18 @@ import numpy as np
 
 from gt.client.stream import connect, sites
 from gt.client.stream.session import Session
-from gt.client.tensor.emit import call_with, coded_call, upload
+from gt.client.tensor.emit import call, call_with, coded_call, upload
 from gt.client.tensor.tensor import Tensor
 from gt.errors import RemoteError, ShapeError
-from gt.functions.creation import empty, zeros_like
+from gt.functions.creation import empty
+from gt.functions.joining import stack
 from gt.ops import OPS
 from gt.ops.system.files import TAIL, proof
 from gt.saving.headers import is_large
-from gt.types import BYTES, Shape, TensorType, int64
+from gt.types import BYTES, Shape, TensorType
 from gt.wire.interrupts import deferred
 
-LOAD, LOAD_BLOCK = OPS["load_file"], OPS["load_block"]
+LOAD, LOAD_BLOCK, COUNT = OPS["load_file"], OPS["load_block"], OPS["count_elements"]
 
 #: The most small tensors in one instruction, and the most chunks.
 MAX_TENSORS, MAX_CHUNKS = 1000, 256
@@ -238,10 +239,6 @@ def _read_into(target: Tensor, request: bytes) -> None:
 
 def _wait_for(tensors: list[Tensor]) -> None:
     """Wait until all workers have read these tensors. Raises the error of one that could not."""
-    total = None
-    for x in tensors:
-        if x._type.nbytes:
-            element = zeros_like(x.detach()[(slice(0, 1),) * x.ndim], dtype=int64).sum()
-            total = element if total is None else total + element
-    if total is not None:
-        total.item()
+    counts = [call(COUNT, (x.detach(),), ()) for x in tensors]
+    if counts:
+        stack(counts).sum().item()

@@ -282,4 +282,5 @@ def files() -> list[Sample]:
             {"starts": (0, 0), "whole": (2, 2)},
             lambda x, _: torch.stack((wanted[2:4], wanted[:2]), 1),
         ),
+        Sample("count_elements", (T((2, 3)),), {}, lambda x: torch.tensor(x.numel())),
     ]
