@@ -86,6 +86,19 @@ def test_any_layout_gives_the_same_file(signals, tmp_path, seed):
             assert x.numpy().tobytes() == arrays[key].tobytes()
 
 
+def test_no_worker_gets_more_than_its_block(signals, tmp_path):
+    """A tensor may be larger than the memory of one worker: neither saving nor loading gathers it."""
+    with Cluster(workers=4).client():
+        with gt.signal.context("all"):
+            x, into = gt.ones(4096, 64), gt.zeros(4096, 64)
+            gt.save({"x": x}, tmp_path / "x")
+            gt.load(tmp_path / "x", into={"x": into})
+            loaded = gt.load(tmp_path / "x")["x"]
+        for y in (x, into, loaded):
+            assert "a copy is kept" not in str(gt.debug.explain(y))
+        assert into.sum().item() == loaded.sum().item() == x.numel()
+
+
 def test_terms_of_a_sum_are_saved_as_their_sum(signals, tmp_path):
     with Cluster(workers=4, backend="numpy").client():
         a = gt.signal.tensor(gt.ones(300, 400), "tp").clone()
