@@ -23,8 +23,8 @@ def functional_call(
     strict: bool = False,
 ) -> Any:
     """Call a module with other tensors in place of its parameters and buffers. See `torch.func.functional_call`."""
-    given = parameter_and_buffer_dicts
-    values = {k: v for part in ([given] if isinstance(given, dict) else given) for k, v in part.items()}
+    dicts = parameter_and_buffer_dicts
+    values = {k: v for part in ([dicts] if isinstance(dicts, dict) else dicts) for k, v in part.items()}
     arguments = () if args is None else args if isinstance(args, tuple) else (args,)
     with _with_tensors(module, values, tie_weights, strict):
         return module(*arguments, **(kwargs or {}))

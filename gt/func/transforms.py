@@ -136,15 +136,15 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     xs = _leaves(inputs)
 
     def product(*cotangents: Any) -> Any:
-        given = cotangents[0] if len(cotangents) == 1 else cotangents
-        pairs = [(y, v) for y, v in zip(_leaves(outputs), _leaves(given), strict=True) if y.requires_grad]
+        cotangent = cotangents[0] if len(cotangents) == 1 else cotangents
+        pairs = [(y, v) for y, v in zip(_leaves(outputs), _leaves(cotangent), strict=True) if y.requires_grad]
         ys, vs = [y for y, _ in pairs], [v for _, v in pairs]
         graph = any(_has_other_sources(y, xs) for y in ys) or any(v.requires_grad for v in vs)
         grads: Sequence[Any] = [None] * len(xs)
         if ys:
             grads = gradients(ys, xs, vs, retain_graph=True, create_graph=graph, allow_unused=True)
-        found = iter([zeros_like(x).detach() if g is None else g for x, g in zip(xs, grads, strict=True)])
-        return _with_leaves(primals, found)
+        filled = iter([zeros_like(x).detach() if g is None else g for x, g in zip(xs, grads, strict=True)])
+        return _with_leaves(primals, filled)
 
     value = _mapped(lambda y: _settled(y, xs), outputs)
     return (value, product, aux) if has_aux else (value, product)
