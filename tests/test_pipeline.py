@@ -660,6 +660,20 @@ def test_a_schedule_of_ones_own(tmp_path: pathlib.Path) -> None:
     run_both(lambda gt: [linear(gt), linear(gt)], *data(5), F.mse_loss, str(tmp_path / "own.csv"), microbatches=None)
 
 
+def test_the_signals_of_a_pipeline_are_no_configuration(capsys: Any, monkeypatch: Any) -> None:
+    """One warning says that there is none, and nothing names signals that the user never wrote."""
+    monkeypatch.setattr("gt.client.signals.config.was_removed", lambda: False)
+    monkeypatch.setattr("gt.client.signals.signal._warned", set())
+    with Cluster(workers=2).client():
+        pipe = Pipeline([nn.Linear(2, 2), nn.Linear(2, 2)], schedule="gpipe", microbatches=2)
+        for _ in range(2):
+            with gt.signal.context("batch"):
+                pipe.step(gt.ones(4, 2), gt.zeros(4, 2), F.mse_loss)
+    assert [line for line in capsys.readouterr().err.splitlines() if "batch" in line] == [
+        "[gt] signal 'batch' and all others are ignored: there is no configuration; GT_CONFIG=file.yaml names one"
+    ]
+
+
 def test_too_few_parts_for_the_schedule(capsys: Any) -> None:
     Pipeline([nn.Identity(), nn.Identity()], schedule="zbv", microbatches=4)
     assert capsys.readouterr().err == (

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client.signals.config import from_environment
-from gt.client.signals.signal import placing_signal
+from gt.client.signals.signal import PIPELINE_SIGNAL, placing_signal
 from gt.client.stream import configuration
 from gt.client.stream.configuration import PARAMETER, Signal
 from gt.client.stream.connect import session
@@ -62,7 +62,7 @@ class StageSignals:
         workers = self._workers[stage] if self._workers is not None else _share(connected, stage, self._stages)
         numbers = (workers,) if isinstance(workers, int) else tuple(workers)
         shard = ((0, ""),) if len(numbers) > 1 else ()
-        name = f"pipeline on {'worker' if len(numbers) == 1 else 'workers'} {', '.join(map(str, numbers))}"
+        name = f"{PIPELINE_SIGNAL}{'worker' if len(numbers) == 1 else 'workers'} {', '.join(map(str, numbers))}"
         signal = Signal(name=name, workers=numbers, shard=shard, replicate=not shard)
         signal.check_workers(connected)
         return signal

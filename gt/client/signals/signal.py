@@ -20,6 +20,8 @@ from gt.client.stream.step import cut
 from gt.errors import ConfigError, SignalError
 from gt.say import warn
 
+#: the names of the signals that pipelines configure for themselves begin so
+PIPELINE_SIGNAL = "pipeline on "
 #: the names that a warning was printed for; "" for the warning that there is no configuration
 _warned: set[str] = set()
 
@@ -148,15 +150,14 @@ def _configured(name: str) -> Signal | None:
 
 
 def _warn_once(name: str) -> None:
-    signals = configuration.current.signals
-    key = name if signals else ""
+    names = sorted(n for n in configuration.current.signals if not n.startswith(("@", PIPELINE_SIGNAL)))
+    key = name if names else ""
     if key in _warned:
         return
     _warned.add(key)
-    if not signals:
+    if not names:
         if config.was_removed():
             return
         warn(f"signal {name!r} and all others are ignored: there is no configuration; GT_CONFIG=file.yaml names one")
     else:
-        names = ", ".join(sorted(n for n in signals if not n.startswith("@"))) or "none"
-        warn(f"signal {name!r} is not configured, and is ignored; there are: {names}")
+        warn(f"signal {name!r} is not configured, and is ignored; there are: {', '.join(names)}")
