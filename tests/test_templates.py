@@ -75,6 +75,15 @@ def _train(s: dict[str, Any], k: int, rng: random.Random) -> None:
     s["kept"].append(loss.detach())
 
 
+def _same(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    """Two operands that are now and then one tensor."""
+    before = s.get("before", s["x"])
+    other = s["x"] if k % 4 == 3 or before.shape != s["x"].shape else before
+    s["x"] += 0.25
+    s["before"] = s["x"]
+    s["x"] = (s["x"] * 0.5 + other * 0.5).tanh() - other
+
+
 def _fail(s: dict[str, Any], k: int, rng: random.Random) -> None:
     """Now and then an index is out of range: that value fails, and nothing else."""
     index = gt.full((2,), 99 if k % 4 == 3 else 1, dtype=gt.int64)
@@ -86,7 +95,7 @@ def _read(s: dict[str, Any], k: int, rng: random.Random) -> None:
 
 
 ACTIONS: list[Action] = [
-    _pointwise, _matmul, _rate, _in_place, _view, _several, _branch, _random, _data, _keep, _train, _fail, _read,
+    _pointwise, _matmul, _rate, _in_place, _view, _several, _branch, _random, _data, _keep, _train, _same, _fail, _read,
 ]  # fmt: skip
 WITHOUT_READ = [action for action in ACTIONS if action is not _read]
 
@@ -178,6 +187,21 @@ def test_the_same_bits_on_several_workers(seed: int, monkeypatch: pytest.MonkeyP
 def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     workers, clients = 1 + seed % 2, 2 + seed % 2
     assert played(seed, workers, clients, monkeypatch, True) == played(seed, workers, clients, monkeypatch, False)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_tensor_in_the_place_of_two(workers: int) -> None:
+    """The inputs of a fragment are different tensors: its plan has a record for each."""
+    with Cluster(workers=workers).client():
+        gt.auto_shard(workers > 1)
+        x, y = gt.ones(64, 64), gt.full((64, 64), 2.0)
+        totals = []
+        for k in range(12):
+            a, b = (x, x) if k % 6 == 5 else (x, y)
+            a.add_(1)
+            totals.append(((a * b).sum() + (a - b).sum() + (b * 3).sum()).item() / 64**2)
+        gt.auto_shard(False)
+    assert totals == [(a * b + a - b + 3 * b) for k in range(12) for a in [k + 2] for b in [a if k % 6 == 5 else 2]]
 
 
 # -- long repeated stretches are recognised in chunks --------------------------------------
