@@ -89,7 +89,7 @@ class Template:
             return None
         if self._input_frees(inputs) != tuple(map(neg, self._input_frees_at(words))):
             return None
-        if len(set(inputs)) < len(inputs):  # a fragment's inputs are different tensors: what writes one changes no other
+        if len(set(inputs)) < len(inputs):  # its inputs are different tensors: what writes one changes no other
             return None
         for id in inputs:  # such an id would name a tensor that the fragment creates
             if base <= id < base + MAX_FRAGMENT_WORDS:
