@@ -623,3 +623,20 @@ def test_embedding_bag_of_a_table():
             lib.nn.EmbeddingBag.from_pretrained(lib.ones(4))
         with pytest.raises(AssertionError, match="does not match num_embeddings and embedding_dim"):
             lib.nn.EmbeddingBag(3, 2, _weight=table)
+
+
+@pytest.mark.parametrize("lib", [gt, torch])
+def test_old_checkpoints_of_batch_norms_count_no_batches(lib):
+    norm = lib.nn.Sequential(lib.nn.BatchNorm1d(2))
+    state = norm.state_dict()
+    old = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
+    assert norm.load_state_dict(old).missing_keys == []
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"0.running_var\""):
+        norm.load_state_dict({k: v for k, v in old.items() if k != "0.running_var"})
+
+
+def test_a_new_checkpoint_without_the_count_is_incomplete():
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    del state["num_batches_tracked"]  # it says of which version it is
+    assert gt.nn.BatchNorm1d(2).load_state_dict(state, strict=False).missing_keys == ["num_batches_tracked"]
+    assert torch.nn.BatchNorm1d(2).load_state_dict(state, strict=False).missing_keys == ["num_batches_tracked"]

@@ -660,6 +660,59 @@ def test_a_schedule_of_ones_own(tmp_path: pathlib.Path) -> None:
     run_both(lambda gt: [linear(gt), linear(gt)], *data(5), F.mse_loss, str(tmp_path / "own.csv"), microbatches=None)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+@pytest.mark.parametrize("workers", [[0, 0], [0, 1]])
+def test_a_batch_with_a_graph_of_its_own(schedule: str, workers: list[int]) -> None:
+    def gradients(lib: Any, steps: Callable[[Any, Any, Any, list[Any]], Any]) -> list[np.ndarray]:
+        rng = np.random.default_rng(7)
+        layers = [lib.nn.Linear(3, 3).double() for _ in range(3)]
+        for layer in layers:
+            layer.load_state_dict({k: lib.tensor(rng.standard_normal(v.shape)) for k, v in layer.state_dict().items()})
+        x, scale = lib.tensor(rng.standard_normal((6, 3))), lib.ones(3, dtype=lib.float64, requires_grad=True)
+        h = layers[0](x).tanh()
+        targets = lib.tensor(rng.standard_normal((6, 3))) * scale
+        loss = steps(lib, h, targets, layers[1:])
+        leaves = [scale, *(p for layer in layers for p in layer.parameters())]
+        return [np.asarray(value.detach().numpy()) for value in (loss, *(leaf.grad for leaf in leaves))]
+
+    def whole(lib: Any, h: Any, targets: Any, layers: list[Any]) -> Any:
+        loss = lib.nn.functional.mse_loss(layers[1](layers[0](h)), targets)
+        loss.backward()
+        return loss
+
+    def piped(lib: Any, h: Any, targets: Any, layers: list[Any]) -> Any:
+        return Pipeline(layers, schedule, 3, workers=workers).step(h, targets, F.mse_loss)
+
+    with Cluster(workers=2).client():
+        found = gradients(gt, piped)
+    for ours, theirs in zip(found, gradients(torch, whole), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_the_last_part_may_return_the_loss() -> None:
+    with Cluster(workers=2, backend="numpy").client():
+        x, layer = gt.ones(6, 2), nn.Linear(2, 2)
+        pipeline = Pipeline([layer, lambda x: (x**2).mean()], "1f1b", 3)
+        expected = (layer(x) ** 2).mean().item()
+        assert pipeline.step(x, None, None).item() == pytest.approx(expected)
+        assert pipeline.evaluate(x, None, None).item() == pytest.approx(expected)
+        with pytest.raises(ShapeError, match=r"the last part, without a loss function, returned float32\[2,2\]"):
+            Pipeline([layer, nn.Identity()], "1f1b", 3).step(x, None, None)
+        with pytest.raises(gt.DTypeError, match="the last part, without a loss function, returned NoneType"):
+            Pipeline([layer, lambda x: None], "1f1b", 3).step(x, None, None)
+
+
+def test_a_microbatch_without_rows_has_no_mean() -> None:
+    with Cluster(backend="numpy").client():
+        x, parts = gt.ones(3, 2), [nn.Linear(2, 2), nn.Identity()]
+        cut = [x[:2], x[:0], x[2:]]
+        with pytest.raises(ShapeError, match="microbatch 1 has no rows, so it has no mean; leave it out"):
+            Pipeline(parts, "1f1b", 3).step(cut, cut, F.mse_loss)
+        sums = Pipeline(parts, "1f1b", 3, mean_loss=False)
+        loss = sums.step(cut, cut, lambda a, b: F.mse_loss(a, b, reduction="sum"))
+        assert loss.item() == pytest.approx(F.mse_loss(parts[0](x), x, reduction="sum").item())
+
+
 def test_the_signals_of_a_pipeline_are_no_configuration(capsys: Any, monkeypatch: Any) -> None:
     """One warning says that there is none, and nothing names signals that the user never wrote."""
     monkeypatch.setattr("gt.client.signals.config.was_removed", lambda: False)

@@ -85,7 +85,7 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
         for path, owner in module.named_modules(remove_duplicate=False)
         if hasattr(type(owner), "set_extra_state")
     }
-    missing = [key for key in (*expected, *extra) if key not in values]
+    missing = [key for key in (*expected, *extra) if key not in values and not _is_newer(key, state_dict)]
     unexpected = [key for key in values if key not in expected and key not in extra]
     problems: list[str] = []
     with no_grad():
@@ -104,6 +104,13 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
         text = "\n\t".join(problems)
         raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t{text}")
     return keys
+
+
+def _is_newer(key: str, state_dict: Mapping[str, Any]) -> bool:
+    """Whether old versions of a module have no such key. Dicts without versions count as old, as in torch."""
+    path, _, name = key.rpartition(".")
+    version = getattr(state_dict, "_metadata", {}).get(path, {}).get("version")
+    return name == "num_batches_tracked" and (version is None or version < 2)
 
 
 def _key_problems(unexpected: list[str], missing: list[str]) -> list[str]:

@@ -115,10 +115,13 @@ class PartPass:
         except Exception as error:
             error.add_note(f"in the loss function of the pipeline, with microbatch {m}")
             raise
+        source = (
+            "the loss function" if self.loss_fn is not output_as_loss else "the last part, without a loss function,"
+        )
         if not isinstance(loss, Tensor):
-            raise DTypeError(f"pipeline: the loss function returned {type(loss).__name__}; expected a tensor")
+            raise DTypeError(f"pipeline: {source} returned {type(loss).__name__}; expected a tensor")
         if loss._type.numel != 1:
-            raise ShapeError(f"pipeline: the loss function returned {loss._type}; expected one number, such as a mean")
+            raise ShapeError(f"pipeline: {source} returned {loss._type}; expected one number, such as a mean")
         loss = loss if self._shares[m] == 1 else loss * self._shares[m]
         value = detached(loss)
         self._loss = value if self._loss is None else self._loss + value
@@ -220,6 +223,11 @@ ACTIONS: dict[str, Callable[[PartPass, int, int], None]] = {
 }
 
 
+def output_as_loss(output: Any, target: Any) -> Any:
+    """The loss function of a pipeline whose last part returns the loss."""
+    return output
+
+
 def _shares(microbatches: list[Any], mean_loss: bool) -> list[float]:
     """The factor of each microbatch's loss: its share of the rows, if losses are means."""
     if not mean_loss or len(microbatches) == 1:
@@ -228,4 +236,6 @@ def _shares(microbatches: list[Any], mean_loss: bool) -> list[float]:
     counts = [n for n in rows if n is not None]
     if len(counts) < len(rows):
         return [1 / len(rows)] * len(rows)
+    if 0 in counts:  # its mean is NaN
+        raise ShapeError(f"pipeline: microbatch {counts.index(0)} has no rows, so it has no mean; leave it out")
     return [n / sum(counts) for n in counts]

@@ -25,7 +25,8 @@ from gt.nn import Module
 from gt.pipeline.actions import Action, Schedule
 from gt.pipeline.files import is_file, read_schedule
 from gt.pipeline.microbatches import cut_batch, cut_targets, joined
-from gt.pipeline.part_pass import ACTIONS, PartPass
+from gt.pipeline.outer_graphs import OuterGraphs
+from gt.pipeline.part_pass import ACTIONS, PartPass, output_as_loss
 from gt.pipeline.schedules import chunks_of, forward_schedule, make_schedule
 from gt.pipeline.stages import StageSignals, Workers
 from gt.pipeline.timing import merged_order
@@ -100,25 +101,28 @@ class Pipeline:
         modules = [part for part in self.parts if isinstance(part, Module)]
         return list({id(p): p for module in modules for p in module.parameters()}.values())
 
-    def step(self, batch: Any, targets: Any, loss_fn: LossFunction) -> Tensor:
+    def step(self, batch: Any, targets: Any, loss_fn: LossFunction | None) -> Tensor:
         """Run a batch forward and backward, and add the gradients to the ``grad`` of the parameters. Returns the loss.
 
-        ``loss_fn(output, target)`` gets the output of the last part. A list is a batch that is cut already.
+        ``loss_fn(output, target)`` gets the output of the last part; None: that output is the loss. A list is a batch
+        that is cut already.
         """
         if not is_grad_enabled():
             raise GradError("pipeline: step computes gradients; under gt.no_grad, call evaluate")
         if self.schedule.forward_only:
             raise ConfigError(f"pipeline: schedule {self.schedule.name} has no backward pass; call evaluate")
-        run = self._begin(batch, targets, loss_fn)
+        graphs = OuterGraphs()
+        run = self._begin(graphs.cut_off(batch), graphs.cut_off(targets), loss_fn or output_as_loss)
         for action in self._order(run.count, forward_only=False):
             with _without_autocast_cache(action.kind):
                 ACTIONS[action.kind](run, action.part, action.microbatch)
             cut()  # the same action on another microbatch is a repetition
+        graphs.backward()
         return run.loss()
 
-    def evaluate(self, batch: Any, targets: Any, loss_fn: LossFunction) -> Tensor:
+    def evaluate(self, batch: Any, targets: Any, loss_fn: LossFunction | None) -> Tensor:
         """The loss of a batch, without gradients."""
-        return self._forward(batch, targets, loss_fn).loss()
+        return self._forward(batch, targets, loss_fn or output_as_loss).loss()
 
     def __call__(self, batch: Any) -> Any:
         """The outputs of a batch, without gradients: those of all microbatches, joined along dim 0.
