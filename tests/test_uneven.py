@@ -21,8 +21,7 @@ from gt.ops.placement import P, R, Shard
 from gt.testing import Cluster
 from gt.types import TensorType
 from gt.wire.structures import WorkerInfo
-from gt.worker import speed
-from gt.worker.engines import make_engine
+from gt.worker.engines import make_engine, speed
 from tests.support.processes import System
 
 pytestmark = pytest.mark.filterwarnings("ignore")

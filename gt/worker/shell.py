@@ -28,10 +28,10 @@ from gt.worker.collectives.place import find_place
 from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine
+from gt.worker.engines.speed import measure_speed
 from gt.worker.errors import DeviceBroken
 from gt.worker.outbox import OutgoingMessage
 from gt.worker.recovery.snapshots import WakePipe, WorkerSnapshots
-from gt.worker.speed import measure_speed
 
 #: A worker that waits longer for its server than this says so.
 PATIENCE_S = 1.0
