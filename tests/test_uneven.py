@@ -16,11 +16,12 @@ from gt.dispatcher.ledger import group_backend
 from gt.dispatcher.plan.hierarchy import LineProfile, LinkSpeed, host_steps
 from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.plan.moves import MoveStep
+from gt.dispatcher.plan.signals import SignalRule, Signals
 from gt.dispatcher.plan.speeds import parts_by_speed, weights_by_speed
 from gt.ops.placement import P, R, Shard
 from gt.testing import Cluster
 from gt.types import TensorType
-from gt.wire.structures import WorkerInfo
+from gt.wire.structures import SignalSpec, WorkerInfo
 from gt.worker.engines import make_engine, speed
 from tests.support.processes import System
 
@@ -143,6 +144,15 @@ def test_workers_of_one_speed_are_even(speeds: tuple[float, ...]) -> None:
     with Cluster(workers=2, backend="numpy", speeds=speeds).client():
         assert create("speed", 8, 4).layout == create("even", 8, 4).layout
         assert rows(create("speed", 8, 4)) == [4, 4]
+
+
+@pytest.mark.parametrize("weights", [[0, 1], [-3, 1], [1 << 40, 1], [1], [1, 2, 3], []])
+def test_weights_that_no_configuration_file_may_have(weights: list[int]) -> None:
+    """A client that sends them harms nobody: its mesh is even."""
+    spec = SignalSpec("a", [0, 1], [], [(0, "")], False, None, True, weights=[("", weights), ("b", [7])])
+    rule = Signals([spec]).rule("a", [0, 1])
+    assert isinstance(rule, SignalRule)
+    assert rule.mesh is Mesh((0, 1))
 
 
 def train(steps: int = 6) -> tuple[list[float], list[Any]]:

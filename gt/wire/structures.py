@@ -12,8 +12,8 @@ from gt.wire.words import Word
 SignalName = Annotated[str, msgspec.Meta(max_length=200)]
 #: ("float32", (2, 3)) for a tensor, ("int", None) for a scalar
 WireType = tuple[str, tuple[int, ...] | None]
-#: the weight of a worker on an axis of a mesh
-Weight = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+#: The greatest weight of a worker on an axis of a mesh.
+MAX_WEIGHT = 1000
 
 
 class WorkerPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -104,8 +104,8 @@ class SignalSpec(msgspec.Struct, frozen=True, array_like=True):
     keep: bool
     #: whether it comes from `Configure.auto` and not from the user's configuration
     auto: bool = False
-    #: (axis, the weights of its workers): blocks follow them; other axes are cut evenly
-    weights: list[tuple[str, list[Weight]]] = []
+    #: (axis, the weights of its workers, at most `MAX_WEIGHT`): blocks follow them; other axes are cut evenly
+    weights: list[tuple[str, list[int]]] = []
     #: whether the measured speeds of the workers are the weights
     by_speed: bool = False
 

@@ -17,6 +17,7 @@ import msgspec
 from gt.client.stream.configuration import DimAxes, Signal
 from gt.errors import ConfigError
 from gt.types import MAX_DIMS
+from gt.wire.structures import MAX_WEIGHT
 
 Mesh = tuple[tuple[str, int], ...]
 Weights = tuple[tuple[str, tuple[int, ...]], ...]
@@ -26,8 +27,6 @@ MAX_NAME_LENGTH = 200
 #: Keys at the top of a file that are not signals. They apply to all signals. (``weights`` does too, but a mapping of
 #: that name is a signal.)
 DEFAULTS = ("mesh", "workers")
-#: The greatest weight of a worker (see `gt.wire.structures.Weight`).
-MAX_WEIGHT = 1000
 # What a key may have as its value, for error texts.
 DIM = f"a dim, an integer from {-MAX_DIMS} to {MAX_DIMS - 1} (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"

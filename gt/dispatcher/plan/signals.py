@@ -22,7 +22,7 @@ from gt.dispatcher.plan.substitutes import Substitutes, shrunk, substituted
 from gt.dispatcher.plan.topology import PlacedWorker
 from gt.ops.placement import Parts, Placement, R, Shard
 from gt.types import TensorType
-from gt.wire.structures import SignalSpec
+from gt.wire.structures import MAX_WEIGHT, SignalSpec
 
 #: Auto-sharding replicates tensors of fewer bytes than this.
 MIN_SHARDED_BYTES = 16 << 10
@@ -139,9 +139,8 @@ class Signals:
         """How the axes of the signal's mesh are cut."""
         axes = spec.mesh or [("", len(chosen))]
         if not spec.by_speed:
-            # an axis that was made shorter, because a worker was lost, has more weights than workers
             weights = {name: tuple(given) for name, given in spec.weights}
-            return tuple(weights[name] if len(weights.get(name, ())) == n else n for name, n in axes)
+            return tuple(_valid(weights.get(name, ()), n) for name, n in axes)
         key = tuple(spec.workers), tuple(n for _, n in axes)
         if self._kept_parts is not None and key in self._kept_parts:
             return self._kept_parts[key]
@@ -150,3 +149,9 @@ class Signals:
         if self._kept_parts is not None:
             self._kept_parts[key] = parts
         return parts
+
+
+def _valid(weights: tuple[int, ...], workers: int) -> Parts:
+    """The weights of an axis; the number of its workers if it has none, or others than a client may send. An axis that
+    was made shorter, because a worker was lost, has more weights than workers."""
+    return weights if len(weights) == workers and all(0 < w <= MAX_WEIGHT for w in weights) else workers
