@@ -49,7 +49,8 @@ Frames = list[Any]
 class Cluster:
     """A dispatcher, workers and clients in one thread, with messages delivered in an order drawn from the seed.
 
-    ``snapshots``: the folder for snapshots of programs; None: they are kept in shared memory.
+    ``snapshots``: the folder for snapshots of programs; None: they are kept in shared memory. ``speeds``: what the
+    workers report as measured, in the order in which they join, again and again.
 
     Example::
 
@@ -65,6 +66,7 @@ class Cluster:
         backend: str = "torch",
         hosts: Sequence[str] = (),
         snapshots: str | os.PathLike[str] | None = None,
+        speeds: Sequence[float] = (0.0,),
     ) -> None:
         self.rng = random.Random(seed)
         #: where snapshots are kept
@@ -90,7 +92,7 @@ class Cluster:
         self.after_step: Callable[[Cluster], None] | None = None
         self._names = 0
         #: the hosts of the workers in the order in which they join, again and again; empty: all are on one
-        self.hosts = hosts
+        self.hosts, self.speeds = hosts, speeds
         #: two hosts, in the order of their names -> microseconds from one to the other, and bytes in a microsecond
         self.links: dict[tuple[str, str], tuple[float, float]] = {}
         self._host_of: dict[bytes, str] = {}
@@ -106,7 +108,9 @@ class Cluster:
         name = self._name("w")
         self._host_of[name] = self.hosts[self.dispatcher.next_worker % len(self.hosts)] if self.hosts else ""
         self.workers[name] = Worker(self._engine, host_identity(), snapshots=WorkerSnapshots(self._engine))
-        self._post(name, b"", [encode(replace(self._hello("worker"), place=WorkerPlace(self._host_of[name])))])
+        speed = self.speeds[self.dispatcher.next_worker % len(self.speeds)]
+        hello = replace(self._hello("worker"), place=WorkerPlace(self._host_of[name]), speed=speed)
+        self._post(name, b"", [encode(hello)])
         while name in self.workers and self.workers[name].id < 0:
             self.step()
         return name

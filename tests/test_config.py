@@ -19,10 +19,12 @@ from tests.support.processes import environment
 
 DIM = "a dim, an integer from -64 to 63 (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"
-KEYS = "shard, workers, mesh, replicate, output, match, modules, uploads, backward, compile"
+KEYS = "shard, workers, mesh, weights, replicate, output, match, modules, uploads, backward, compile"
 SHARD = "{axis: DIM, workers: […]}, or dims and axes of a mesh, such as {0: dp, 1: tp}"
 OUTPUT = "replicate, {axis: DIM}, or dims and axes of a mesh, such as {0: dp}"
 MESH = "axes and their sizes, such as {dp: 2, tp: 4}"
+WEIGHTS = "speed, the weights of the workers, such as [2, 1], or those of axes of a mesh, such as {dp: [2, 1]}"
+INTEGERS = "weights, integers from 1 to 1000, such as [2, 1]"
 MODULES = "a pattern for names of modules, such as layers.0, or a list of them"
 PATTERN = "a pattern for names of parameters, such as layers.*.weight, or a list of them"
 
@@ -72,6 +74,23 @@ MEANINGS: dict[str, dict[str, Any]] = {
     "mesh: {dp: 2, tp: 2}\na: {shard: {axis: 0, workers: [1]}}": {"workers": (1,), "shard": ((0, ""),)},
     "mesh: {dp: 2, tp: 2}\na: {mesh: {x: 3}, output: {axis: 1}}": {"mesh": (("x", 3),), "output": ((1, ""),)},
     "workers: [1, 2]\na: {output: {axis: 0}}": {"workers": (1, 2), "output": ((0, ""),)},
+    "a: {shard: {axis: 0, workers: [3, 4]}, weights: [2, 1]}": {
+        "workers": (3, 4), "shard": ((0, ""),), "weights": (("", (2, 1)),),
+    },
+    "a: {mesh: {dp: 2, tp: 2}, weights: {tp: [1, 3]}, replicate: true}": {
+        "mesh": (("dp", 2), ("tp", 2)), "weights": (("tp", (1, 3)),), "replicate": True,
+    },
+    "a: {shard: {axis: 0}, weights: speed}": {"shard": ((0, ""),), "by_speed": True},
+    "mesh: {dp: 2}\nweights: [2, 1]\na: {shard: {0: dp}}": {
+        "mesh": (("dp", 2),), "shard": ((0, "dp"),), "weights": (("dp", (2, 1)),),
+    },
+    "mesh: {dp: 2}\nweights: [2, 1]\na: {workers: [4]}": {"workers": (4,)},
+    "mesh: {dp: 2}\nweights: [2, 1]\na: {shard: {0: dp}, weights: speed}": {
+        "mesh": (("dp", 2),), "shard": ((0, "dp"),), "by_speed": True,
+    },
+    "weights: speed\na: {workers: [4, 5]}": {"workers": (4, 5), "by_speed": True},
+    "weights: speed\na: {workers: [4, 5], weights: [1, 9]}": {"workers": (4, 5), "weights": (("", (1, 9)),)},
+    "weights: {shard: {axis: 0}}\na: {replicate: true}": {"replicate": True},
     "a: {match: 'layers.*.w', shard: {axis: 0}}": {"match": ("layers.*.w",), "shard": ((0, ""),)},
     "a: {match: [b, c], replicate: true}": {"match": ("b", "c"), "replicate": True},
     "a: {modules: 'layers.0', workers: [1]}": {"modules": ("layers.0",), "workers": (1,)},
@@ -188,6 +207,20 @@ MISTAKES = {
     "a: {mesh: {dp: 2}, shard: {99: dp}}": f"a.shard.99 is 99; allowed: {DIM}",
     "a: {mesh: {dp: 2}, shard: {0: dp, axis: 1}}": f"a.shard.axis is 'axis'; allowed: {DIM}",
     "a: {mesh: {dp: 2, tp: 2}, shard: {axis: 0}}": "a.shard.axis: the mesh has several axes: dp, tp; use {0: AXIS}",
+    "a: {weights: fast}": f"a.weights is 'fast'; allowed: {WEIGHTS}",
+    "a: {weights: {}}": f"a.weights is {{}}; allowed: {WEIGHTS}",
+    "a: {weights: {dp: [2, 1]}}": f"a.weights is {{'dp': [2, 1]}}; allowed: {WEIGHTS}",
+    "a: {weights: [2, 1]}": "a.weights: the workers are not known; add workers: […], or a mesh",
+    "weights: [2, 1]": "weights: the workers are not known; add workers: […], or a mesh",
+    "weights: 2": f"weights is 2; allowed: {WEIGHTS}",
+    "a: {workers: [0, 1], weights: [2, 1, 1]}": "a.weights: 3 weights for 2 workers",
+    "a: {workers: [0, 1], weights: [0, 1]}": f"a.weights is [0, 1]; allowed: {INTEGERS}",
+    "a: {workers: [0, 1], weights: [1, 1001]}": f"a.weights is [1, 1001]; allowed: {INTEGERS}",
+    "a: {workers: [0, 1], weights: [1.5, true]}": f"a.weights is [1.5, True]; allowed: {INTEGERS}",
+    "a: {mesh: {dp: 2}, weights: {dp: 2}}": f"a.weights is 2; allowed: {INTEGERS}",
+    "a: {mesh: {dp: 2}, weights: {tp: [2, 1]}}": "a.weights is {'tp': [2, 1]}; allowed: weights of axes of the mesh: "
+    "dp",
+    "a: {mesh: {dp: 2, tp: 2}, weights: [2, 1]}": "a.weights: the mesh has several axes: dp, tp; use {AXIS: […]}",
     "a: {output: 0}": f"a.output is 0; allowed: {OUTPUT}",
     "a: {output: replicated}": f"a.output is 'replicated'; allowed: {OUTPUT}",
     "a: {output: {}}": f"a.output is {{}}; allowed: {OUTPUT}",
@@ -349,6 +382,7 @@ USES = {
         ("context", "", "['a'] False"),
         ("register", "", "['a', 'b'] False"),
         ("file", "1", "['@parameter', 'c'] True"),
+        ("file", "speed", "['@parameter', 'c'] True"),
         ("nothing", "1", "[] False"),
         ("auto", "1", "['a'] False"),
     ],

@@ -10,7 +10,7 @@ import pytest
 import gt
 from gt.client.stream.session import Session
 from gt.dispatcher.plan.layouts import Layout, Mesh
-from gt.ops.placement import P, R, Shard, bounds
+from gt.ops.placement import P, R, Shard, aligned, bounds
 from gt.testing import Cluster
 from tests.support.recipes import Watched
 
@@ -43,6 +43,36 @@ def test_block_sizes_differ_by_at_most_one(size: int, workers: int) -> None:
     assert [start for start, _ in blocks] == [sum(n for _, n in blocks[:rank]) for rank in range(workers)]
     assert sum(n for _, n in blocks) == size
     assert max(n for _, n in blocks) - min(n for _, n in blocks) <= 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 12, 4096])
+@pytest.mark.parametrize("weights", [(3, 1), (1, 2, 4), (1000, 1), (5, 5, 6)])
+def test_block_sizes_follow_weights(size: int, weights: tuple[int, ...]) -> None:
+    blocks = [bounds(size, weights, rank) for rank in range(len(weights))]
+    assert [start for start, _ in blocks] == [sum(n for _, n in blocks[:rank]) for rank in range(len(weights))]
+    assert sum(n for _, n in blocks) == size
+    assert all(abs(n - size * w / sum(weights)) <= 1 for (_, n), w in zip(blocks, weights, strict=True))
+
+
+def test_dims_that_are_multiples_of_the_weights_are_split_alike() -> None:
+    assert aligned(32, 32 * 128, (11, 5))
+    assert aligned(3, 12, (2, 1))
+    assert not aligned(4, 8, (2, 1))
+    assert not aligned(4, 4 * 128, (2, 1))
+
+
+def test_meshes_with_weights() -> None:
+    mesh = Mesh((0, 1), ((4, 2),))
+    assert mesh is Mesh((0, 1), ((2, 1),))
+    assert mesh is not Mesh((0, 1))
+    assert (mesh.shape, mesh.largest, str(mesh)) == ((2,), 0, "0,1 weighted 2:1")
+    assert Mesh((0, 1), ((3, 3),)) is Mesh((0, 1))
+    assert Mesh((7, 8), ((5,), (1, 2))) is Mesh((7, 8), ((1, 2),))
+    grid = Mesh((0, 1, 2, 3), ((1, 3), 2))
+    assert (grid.shape, grid.largest, str(grid)) == ((2, 2), 2, "0,1,2,3 as 2x2 weighted 1:3 and even")
+    assert Layout(grid, (Shard(0), Shard(1))).block((8, 5), 2) == ((2, 0), (6, 3))
+    assert not Layout(mesh, (Shard(0),)).is_even((6,))
+    assert Layout(mesh, (R,)).is_even((6,))
 
 
 def test_layouts_are_interned_and_printed() -> None:

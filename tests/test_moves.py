@@ -15,6 +15,13 @@ from gt.types import TensorType
 from gt.worker.collectives.local import LocalNetwork, LocalPlane
 
 MESHES = [Mesh((0,)), Mesh((1,)), Mesh((0, 1)), Mesh((2, 1, 3)), Mesh((2, 3)), Mesh((0, 1, 2, 3), (2, 2))]
+WEIGHTED = [Mesh((0, 1), ((3, 1),)), Mesh((2, 1, 3), ((1, 2, 4),)), Mesh((0, 1, 2, 3), ((1, 3), 2))]
+PAIRS = [
+    *itertools.product(MESHES, MESHES),
+    *((mesh, mesh) for mesh in WEIGHTED),
+    *itertools.permutations([MESHES[2], *WEIGHTED[:2]], 2),
+    *((WEIGHTED[0], WEIGHTED[2]), (WEIGHTED[2], MESHES[3])),
+]
 SHAPES = [(5, 4), (1, 3), (0, 2)]
 Blocks = dict[int, Any]
 
@@ -85,8 +92,7 @@ def run_local(step: MoveStep, t: TensorType, worker: int, block: Any) -> Any:
     return block[tuple(slice(s, s + n) for s, n in zip(attrs["starts"], attrs["sizes"], strict=True))]
 
 
-@pytest.mark.parametrize("target", MESHES, ids=str)
-@pytest.mark.parametrize("source", MESHES, ids=str)
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=str)
 def test_moves_keep_values(source: Mesh, target: Mesh) -> None:
     rng = np.random.default_rng(0)
     for shape, a, b in itertools.product(SHAPES, placements(source, "sum"), placements(target, "sum")):

@@ -29,7 +29,7 @@ from tests.test_cluster import Deaths, Play, seeds, small  # noqa: F401, a fixtu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-#: over four workers: sharded on disjoint, overlapping and nested meshes, replicated, and on one worker
+#: over four workers: sharded on disjoint, overlapping and nested meshes, replicated, on one worker, and with weights
 SIGNALS = """
 dp:      {shard: {axis: 0, workers: [0, 1]}}
 tp:      {shard: {axis: 1, workers: [0, 1]}}
@@ -42,6 +42,10 @@ grid:    {mesh: {a: 2, b: 2}, shard: {0: a, 1: b}}
 nested:  {mesh: {a: 2, b: 2}, shard: {0: [a, b]}}
 column:  {mesh: {a: 2, b: 2}, shard: {1: b}}
 forced:  {shard: {axis: 0, workers: [0, 1]}, output: {axis: 0}}
+slow:    {shard: {axis: 0, workers: [0, 1]}, weights: [3, 1]}
+steep:   {shard: {axis: 1, workers: [3, 1, 2]}, weights: [1, 2, 4]}
+uneven:  {mesh: {a: 2, b: 2}, shard: {0: a, 1: b}, weights: {a: [3, 1]}}
+deep:    {mesh: {a: 2, b: 2}, shard: {0: [a, b]}, weights: {a: [3, 1], b: [1, 2]}}
 """
 
 

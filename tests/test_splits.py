@@ -130,11 +130,25 @@ def test_every_row_works(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", SAMPLES)
-def test_every_row_works_on_a_mesh(op: str) -> None:
+def test_every_row_works_with_weights(op: str) -> None:
+    weights = 4, 1, 2
+    for sample in SAMPLES[op]:
+        call = Call(sample)
+        for row in call.rows(weights):
+            assert works(call, (row,), (weights,)), f"{sample} over {weights}: {show(row)}"
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [(2, 2), pytest.param(((3, 1), (1, 2)), marks=pytest.mark.long)],
+    ids=["even", "weighted"],
+)
+@pytest.mark.parametrize("op", SAMPLES)
+def test_every_row_works_on_a_mesh(op: str, mesh: Any) -> None:
     calls = [Call(sample) for sample in SAMPLES[op][:: -(-len(SAMPLES[op]) // 8)]]
     for call in sorted(calls, key=lambda c: sum(t.numel for t in c.ins))[-SEEDS:]:
-        for path in paths(call, (2, 2)):
-            assert works(call, path, (2, 2)), f"{call.sample}: {' then '.join(map(show, path))}"
+        for path in paths(call, mesh):
+            assert works(call, path, mesh), f"{call.sample}: {' then '.join(map(show, path))}"
 
 
 @pytest.mark.parametrize("op", SAMPLES)

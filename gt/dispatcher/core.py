@@ -260,7 +260,7 @@ class Dispatcher:
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         self._access.admit_worker(m, self.infos.values())
         id, self.next_worker = self.next_worker, self.next_worker + 1
-        info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store, m.place)
+        info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store, m.place, m.speed)
         worker = WorkerState(id, peer, info, Layout(Mesh((id,))), frozenset(m.settings).intersection(WORKER_SETTINGS))
         self.workers[id] = self.by_peer[peer] = worker
         self.delivery.send(worker, Welcome(id, VERSION, data_secret=self._access.data_secret))

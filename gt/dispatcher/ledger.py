@@ -253,9 +253,9 @@ class Ledger:
         else:
             self._announce_collective(coded, t, step, announce)
         if step.kind in REDUCTIONS:
-            self.reductions[code] = step.source.local(t, step.source.worker).nbytes
+            self.reductions[code] = step.source.largest(t).nbytes
         if step.kind == "all_gather" and self._prefetch:
-            self.gathers[code] = step.target.local(t, step.target.worker).nbytes
+            self.gathers[code] = step.target.largest(t).nbytes
         return code
 
     def _announce_collective(self, coded: CodedStep, t: TensorType, step: MoveStep, announce: Announce) -> None:

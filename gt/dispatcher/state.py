@@ -13,7 +13,7 @@ from typing import Any
 
 from gt.dispatcher.ledger import Ledger
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
-from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.plan.signals import KeptParts, Signals
 from gt.dispatcher.recovery.program_log import ProgramLog
 from gt.ops import Signature
 from gt.ops.cost import estimate
@@ -159,6 +159,8 @@ class Client:
     min_workers: int = 1
     #: lost worker -> the worker that takes its place in the signals
     substitutes: dict[int, int] = field(default_factory=dict)
+    #: with recovery: the weights of its meshes
+    kept_parts: KeptParts = field(default_factory=dict)
     #: requests that wait until the queue is empty
     waiting_requests: list[Ask | Locate | Trace | Listen | FindKept] = field(default_factory=list)
     #: the latest requests for traces; those that are open are also in ``reads``

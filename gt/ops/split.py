@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from gt.ops.infer import broadcast_shapes
-from gt.ops.placement import P, Partial, Placement, R, Shard, aligned
+from gt.ops.placement import P, Partial, Parts, Placement, R, Shard, aligned, block_lengths
 from gt.types import OperandType, Scalar, Shape, TensorType, result_dtype
 
 #: for dims in order; capitals are for dims with a special role, as in "MK,KN->MN"
@@ -83,15 +83,15 @@ class Share(msgspec.Struct, frozen=True):
     whole_outs: tuple[TensorType, ...]
 
 
-def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], workers: int) -> list[Row]:
-    """Every legal row over this many workers. The first, everything replicated, is always legal."""
+def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], parts: Parts) -> list[Row]:
+    """Every legal row along an axis. The first, everything replicated, is always legal."""
     left, right = split.indices.split("->")
     in_dims = left.split(",") if ins else []
     out_dims = right.split(",") if outs else []
     reduces = split.reduce.split(",") * (len(out_dims) if "," not in split.reduce else 1)
     legal = [Row((R,) * len(ins), tuple(map(Partial, reduces)) if split.terms else (R,) * len(outs))]
     for letter in dict.fromkeys(c for c in left + right if c not in ",."):
-        if not _split_alike(letter, (*in_dims, *out_dims), (*ins, *outs), workers, letter in split.filled):
+        if not _split_alike(letter, (*in_dims, *out_dims), (*ins, *outs), parts, letter in split.filled):
             continue
         results = tuple(
             Shard(dims.index(letter)) if letter in dims else Partial(how)
@@ -111,12 +111,12 @@ def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], wo
     return legal
 
 
-def _split_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], workers: int, filled: bool) -> bool:
+def _split_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], parts: Parts, filled: bool) -> bool:
     sizes = {t.shape[names.index(letter)] for names, t in zip(dims, types, strict=True) if letter in names}
-    if filled and min(sizes) < workers:
+    if filled and any(0 in block_lengths(size, parts) for size in sizes):
         return False
     first = sizes.pop()
-    return all(aligned(first, other, workers) for other in sizes)
+    return all(aligned(first, other, parts) for other in sizes)
 
 
 # -- strings -------------------------------------------------------------------------------

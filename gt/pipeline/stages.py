@@ -130,4 +130,11 @@ def _is_on(parameter: Any, name: str) -> bool:
 def _parameter_signal(name: str) -> Signal:
     """The signal that places the parameters of a stage whole on its workers."""
     stage = configuration.current.signals[name]
-    return Signal(name=f"{name} parameters", workers=stage.workers, mesh=stage.mesh, replicate=True)
+    return Signal(
+        name=f"{name} parameters",
+        workers=stage.workers,
+        mesh=stage.mesh,
+        weights=stage.weights,
+        by_speed=stage.by_speed,
+        replicate=True,
+    )

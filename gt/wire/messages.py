@@ -51,9 +51,9 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     #: the "host:port KEY" of the store where the members of a group that this worker leads meet
     store: str = ""
     operator: str = ""  # a viewer's proof that it may see everything
-    #: the names of a worker's settings that are on (see `gt.wire.settings`)
-    settings: list[str] = []
+    settings: list[str] = []  # the names of a worker's settings that are on (see `gt.wire.settings`)
     place: WorkerPlace = WorkerPlace()
+    speed: float = 0.0  # see `WorkerInfo`
 
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):

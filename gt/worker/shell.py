@@ -28,6 +28,7 @@ from gt.worker.collectives.place import find_place
 from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine
+from gt.worker.engines.speed import measure_speed
 from gt.worker.errors import DeviceBroken
 from gt.worker.outbox import OutgoingMessage
 from gt.worker.recovery.snapshots import WakePipe, WorkerSnapshots
@@ -86,7 +87,7 @@ class Shell:
         device = engine.name, engine.device, engine.gpu_id(), self.plane.address
         process = PROTOCOL, VERSION, host_identity(), os.getpid()
         settings, place = settings_on(WORKER_SETTINGS), find_place(engine.pci_address())
-        hello = Hello("worker", *process, *device, settings=settings, place=place)
+        hello = Hello("worker", *process, *device, settings=settings, place=place, speed=measure_speed(engine))
         self.connection.send([encode(hello)])
         began = time.monotonic()
         while self.worker.id < 0 or (settled := settled_connection(self.connection)) is None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gt.ops import OPS, sign
-from gt.ops.placement import P, Partial, Placement, R, Replicate, Shard, bounds
+from gt.ops.placement import P, Partial, Parts, Placement, R, Replicate, Shard, bounds, count
 from gt.ops.split import Apart, Row, Share, Split, rows
 from gt.types import Scalar, TensorType
 from gt.worker.engines import make_engine
@@ -31,7 +31,8 @@ TOLERANCES = {
 HALVES = {torch.float16: (3e-2, 1e-1), torch.bfloat16: (1e-1, 2e-1)}
 
 Tensors = tuple[torch.Tensor, ...]
-Mesh = tuple[int, ...]
+#: for each axis its workers, or their weights
+Mesh = tuple[Parts, ...]
 Ranks = tuple[int, ...]
 #: a block, and its start
 Block = tuple[TensorType, tuple[int, ...]]
@@ -67,7 +68,7 @@ class Call:
     def split(self) -> Split | Apart | None:
         return self.op.split(*map(type_of, self.operands), **self.attrs) if self.op.split else None
 
-    def rows(self, workers: int) -> list[Row]:
+    def rows(self, workers: Parts) -> list[Row]:
         split = self.split()
         if split is None:
             return [Row((R,) * len(self.ins), (R,) * len(self.outs))]
@@ -75,7 +76,7 @@ class Call:
             return rows(split, self.ins, self.outs, workers)
         return list(self._rows_apart(split, workers))
 
-    def _rows_apart(self, split: Apart, workers: int) -> Iterator[Row]:
+    def _rows_apart(self, split: Apart, workers: Parts) -> Iterator[Row]:
         """The rows of each part combined with the first rows of the others, and the last rows of all parts: parts are
         independent, so more combinations show nothing new."""
         choices = [
@@ -101,7 +102,7 @@ class WrongType(Exception):
 # -- blocks --------------------------------------------------------------------------------
 
 
-def block_type(t: TensorType, placement: Placement, workers: int, rank: int) -> Block:
+def block_type(t: TensorType, placement: Placement, workers: Parts, rank: int) -> Block:
     if not isinstance(placement, Shard):
         return t, (0,) * t.ndim
     start, length = bounds(t.shape[placement.dim], workers, rank)
@@ -110,15 +111,16 @@ def block_type(t: TensorType, placement: Placement, workers: int, rank: int) -> 
     return TensorType(tuple(shape), t.dtype), tuple(at)
 
 
-def cut(x: torch.Tensor, placement: Placement, workers: int, rng: torch.Generator) -> list[torch.Tensor]:
+def cut(x: torch.Tensor, placement: Placement, workers: Parts, rng: torch.Generator) -> list[torch.Tensor]:
+    n = count(workers)
     match placement:
         case Shard(dim):
-            return [x.narrow(dim, *bounds(x.shape[dim], workers, r)) for r in range(workers)]
+            return [x.narrow(dim, *bounds(x.shape[dim], workers, r)) for r in range(n)]
         case Partial():  # random terms, never multiples of x: relu and max would pass by luck
-            noise = [_noise(x, rng) for _ in range(workers - 1)]
+            noise = [_noise(x, rng) for _ in range(n - 1)]
             return [*noise, x - sum(noise)]
         case _:
-            return [x] * workers
+            return [x] * n
 
 
 def _noise(x: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
@@ -157,7 +159,8 @@ def close(got: torch.Tensor | None, want: torch.Tensor) -> bool:
 
 
 # -- shares --------------------------------------------------------------------------------
-# a mesh has one number of workers for each axis, and a path one row: the second row splits the blocks of the first
+# a mesh has one number of workers for each axis, or their weights, and a path one row: the second row splits the blocks
+# of the first
 
 
 def shares(types: Sequence[TensorType], placed: Sequence[Sequence[Placement]], mesh: Mesh, at: Ranks) -> list[Block]:
@@ -195,8 +198,9 @@ def cut_all(x: torch.Tensor, placed: Sequence[Placement], mesh: Mesh, rng: torch
 def join_all(parts: Sequence[torch.Tensor], placed: Sequence[Placement], mesh: Mesh) -> torch.Tensor | None:
     if not placed:
         return parts[0]
-    inner = len(parts) // mesh[0]
-    joined = [join_all(parts[k * inner : (k + 1) * inner], placed[1:], mesh[1:]) for k in range(mesh[0])]
+    n = count(mesh[0])
+    inner = len(parts) // n
+    joined = [join_all(parts[k * inner : (k + 1) * inner], placed[1:], mesh[1:]) for k in range(n)]
     return join([x for x in joined if x is not None], placed[0]) if all(x is not None for x in joined) else None
 
 
@@ -204,7 +208,7 @@ def works(call: Call, path: Sequence[Row], mesh: Mesh) -> bool:
     """Do the shares join to the whole result? Raises what the op raises if it cannot compute its share."""
     blocks = [cut_all(x, [row.ins[i] for row in path], mesh, call.rng) for i, x in enumerate(call.tensors)]
     results = []
-    for n, at in enumerate(itertools.product(*map(range, mesh))):
+    for n, at in enumerate(itertools.product(*(range(count(parts)) for parts in mesh))):
         worker = share(call, path, mesh, at)
         attrs = call.op.local(call.attrs, worker) if call.op.local else call.attrs
         results.append(call.run([b[n] for b in blocks], attrs, worker.outs))
@@ -222,7 +226,7 @@ def paths(call: Call, mesh: Mesh) -> Iterator[tuple[Row, ...]]:
         return
     for row in rows(split, call.ins, call.outs, mesh[0]):
         allowed: list[list[Row]] = []
-        for rank in range(mesh[0]):
+        for rank in range(count(mesh[0])):
             ins = [t for t, _ in shares(call.ins, [row.ins], mesh[:1], (rank,))]
             outs = [t for t, _ in shares(call.outs, [row.outs], mesh[:1], (rank,))]
             allowed.append(rows(split, ins, outs, mesh[1]))

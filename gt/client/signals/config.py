@@ -49,13 +49,14 @@ configuration.before_session.append(from_environment)
 
 
 def _auto_from_environment() -> Signal | None:
-    return _auto_signal_for(None) if os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0") else None
+    value = os.environ.get("GT_AUTO_SHARD", "0")
+    return _auto_signal_for(None, value == "speed") if value not in ("", "0") else None
 
 
-def _auto_signal_for(workers: int | Sequence[int] | None) -> Signal:
+def _auto_signal_for(workers: int | Sequence[int] | None, by_speed: bool) -> Signal:
     """The signal that auto-sharding places parameters by: on a list of workers, the first ``workers``, or all."""
     if workers is None:
-        return Signal(name=PARAMETER, replicate=True)
+        return Signal(name=PARAMETER, replicate=True, by_speed=by_speed)
     numbers = list(workers) if isinstance(workers, Iterable) else [workers]
     if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in numbers) or len({*numbers}) < len(numbers):
         raise ConfigError(
@@ -64,8 +65,8 @@ def _auto_signal_for(workers: int | Sequence[int] | None) -> Signal:
     if not numbers or workers == 0:
         raise ConfigError(f"auto_shard(workers={workers!r}): at least one worker is needed")
     if isinstance(workers, int):
-        return Signal(name=PARAMETER, replicate=True, mesh=(("", workers),))
-    return Signal(name=PARAMETER, replicate=True, workers=tuple(numbers))
+        return Signal(name=PARAMETER, replicate=True, mesh=(("", workers),), by_speed=by_speed)
+    return Signal(name=PARAMETER, replicate=True, workers=tuple(numbers), by_speed=by_speed)
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
@@ -107,10 +108,11 @@ def _check_connected(signal: Signal) -> None:
 
 
 class ShardConfig(msgspec.Struct, frozen=True):
-    """Shard dim ``axis`` over these workers, or over all; for `gt.SignalConfig`."""
+    """Shard dim ``axis`` over these workers, or over all; for `gt.SignalConfig`. ``weights``: see docs/signals.md."""
 
     axis: int
     workers: Sequence[int] | None = None
+    weights: Sequence[int] | str | None = None
 
 
 class SignalConfig(msgspec.Struct, frozen=True):
@@ -156,15 +158,18 @@ def _file_keys(name: str, config: SignalConfig) -> dict[str, Any]:
         keys["shard"] = {"axis": config.shard.axis}
         if workers is not None:
             keys["shard"]["workers"] = list(workers) if isinstance(workers, tuple | range) else workers
+        if (weights := config.shard.weights) is not None:
+            keys["weights"] = list(weights) if isinstance(weights, tuple) else weights
     elif config.shard is not None:
         raise ConfigError(f"register_config({name!r}, …): shard must be a gt.ShardConfig, not {config.shard!r}")
     return keys
 
 
-def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None) -> None:
+def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None, by_speed: bool = False) -> None:
     """Shard data over all workers and replicate parameters, without signals in the program.
 
-    ``workers`` limits this to the first n workers, or to a list of workers. ``auto_shard(False)`` turns it off.
+    ``workers`` limits this to the first n workers, or to a list of workers. With ``by_speed``, a worker that was
+    measured as slower gets a smaller block. ``auto_shard(False)`` turns auto-sharding off.
 
     Example::
 
@@ -172,7 +177,7 @@ def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None)
         gt.auto_shard()
     """
     from_environment()
-    auto = _auto_signal_for(workers) if enabled else None
+    auto = _auto_signal_for(workers, by_speed) if enabled else None
     with _environment.lock:
         if auto is not None:
             _check_connected(auto)

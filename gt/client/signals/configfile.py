@@ -17,17 +17,21 @@ import msgspec
 from gt.client.stream.configuration import DimAxes, Signal
 from gt.errors import ConfigError
 from gt.types import MAX_DIMS
+from gt.wire.structures import MAX_WEIGHT
 
 Mesh = tuple[tuple[str, int], ...]
+Weights = tuple[tuple[str, tuple[int, ...]], ...]
 
 #: The most characters of a signal's name (see `gt.wire.structures.SignalName`).
 MAX_NAME_LENGTH = 200
-#: Keys at the top of a file that are not signals. They apply to all signals.
+#: Keys at the top of a file that are not signals. They apply to all signals. (``weights`` does too, but a mapping of
+#: that name is a signal.)
 DEFAULTS = ("mesh", "workers")
 # What a key may have as its value, for error texts.
 DIM = f"a dim, an integer from {-MAX_DIMS} to {MAX_DIMS - 1} (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"
 MESH = "axes and their sizes, such as {dp: 2, tp: 4}"
+WEIGHTS = "speed, the weights of the workers, such as [2, 1], or those of axes of a mesh, such as {dp: [2, 1]}"
 SHARD = "{axis: DIM, workers: […]}, or dims and axes of a mesh, such as {0: dp, 1: tp}"
 OUTPUT = "replicate, {axis: DIM}, or dims and axes of a mesh, such as {0: dp}"
 
@@ -69,6 +73,8 @@ class WorkerMesh(msgspec.Struct, frozen=True):
 
     workers: tuple[int, ...] = ()
     mesh: Mesh = ()
+    weights: Weights = ()
+    by_speed: bool = False
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -101,7 +107,7 @@ def signals_from(tree: Any, at: At) -> dict[str, Signal]:
     default = _read_worker_mesh(tree, at, WorkerMesh())
     signals = {}
     for name, entries in tree.items():
-        if name not in DEFAULTS:
+        if name not in DEFAULTS and not (name == "weights" and not isinstance(entries, dict)):
             signals[name] = _signal(_name(name, at), entries, at / name, default)
     uploads = [name for name, signal in signals.items() if signal.uploads]
     for name in uploads[1:]:
@@ -146,11 +152,18 @@ def _signal(name: str, entries: Any, at: At, default: WorkerMesh) -> Signal:
     if fields.get("uploads") and not (shard or replicate):
         (at / "uploads").fail("the uploaded tensors have no placement; add shard or replicate: true")
     places = bool(shard or replicate or {"workers", "mesh", "output"} & set(entries))
-    return Signal(name=name, workers=worker_mesh.workers, mesh=worker_mesh.mesh, places=places, **fields)
+    return Signal(name=name, places=places, **msgspec.structs.asdict(worker_mesh), **fields)
 
 
 def _read_worker_mesh(entries: dict[Any, Any], at: At, default: WorkerMesh) -> WorkerMesh:
-    """The mesh of the signal; else its workers, without a mesh; else the default of the file."""
+    """The mesh of the signal; else its workers, without a mesh; else the default of the file. With their weights."""
+    own = _read_mesh(entries, at, default)
+    if "weights" in entries and (at.path or not isinstance(entries["weights"], dict)):
+        return _weighted(own, entries["weights"], at / "weights")
+    return msgspec.structs.replace(own, by_speed=default.by_speed)
+
+
+def _read_mesh(entries: dict[Any, Any], at: At, default: WorkerMesh) -> WorkerMesh:
     workers_at = at / "workers"
     workers = _workers(entries["workers"], workers_at) if "workers" in entries else ()
     shard = entries.get("shard") if at.path else None  # at the top of the file `shard` is the name of a signal
@@ -189,6 +202,30 @@ def _mesh(value: Any, at: At) -> Mesh:
         if type(size) is not int or size < 1:
             (at / axis).refuse(size, "the size of an axis, 1 or more")
     return tuple(value.items())
+
+
+def _weighted(worker_mesh: WorkerMesh, value: Any, at: At) -> WorkerMesh:
+    """The same workers with the weights that the file gives them."""
+    if value == "speed":
+        return msgspec.structs.replace(worker_mesh, weights=(), by_speed=True)
+    sizes = dict(worker_mesh.mesh or ((("", len(worker_mesh.workers)),) if worker_mesh.workers else ()))
+    if isinstance(value, list):
+        if not sizes:
+            at.fail("the workers are not known; add workers: […], or a mesh")
+        if len(sizes) > 1:
+            at.fail(f"the mesh has several axes: {', '.join(sizes)}; use {{AXIS: […]}}")
+        value = {next(iter(sizes)): value}
+    elif not isinstance(value, dict) or not value:
+        at.refuse(value, WEIGHTS)
+    for axis, weights in value.items():
+        if axis not in sizes:
+            at.refuse(value, f"weights of axes of the mesh: {', '.join(sizes)}" if worker_mesh.mesh else WEIGHTS)
+        if not isinstance(weights, list) or any(type(w) is not int or not 1 <= w <= MAX_WEIGHT for w in weights):
+            at.refuse(weights, f"weights, integers from 1 to {MAX_WEIGHT}, such as [2, 1]")
+        if len(weights) != sizes[axis]:
+            at.fail(f"{len(weights)} weights for {sizes[axis]} workers")
+    pairs = tuple((axis, tuple(weights)) for axis, weights in value.items())
+    return msgspec.structs.replace(worker_mesh, weights=pairs, by_speed=False)
 
 
 # -- the keys of a signal ----------------------------------------------------------------------
@@ -279,6 +316,7 @@ KEYS: dict[str, Callable[[Any, At, WorkerMesh], Any]] = {
     "shard": _shard,
     "workers": _read_with_mesh,
     "mesh": _read_with_mesh,
+    "weights": _read_with_mesh,
     "replicate": _flag,
     "output": _output,
     "match": _match,

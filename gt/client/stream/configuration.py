@@ -31,6 +31,9 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     workers: tuple[int, ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()
+    #: (axis, the weights of its workers); and whether the workers' measured speeds are the weights
+    weights: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    by_speed: bool = False
     shard: DimAxes = ()
     replicate: bool = False
     output: DimAxes | None = None
@@ -79,6 +82,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
             output,
             not self.match,
             self.name == PARAMETER,
+            [(axis, list(weights)) for axis, weights in self.weights],
+            self.by_speed,
         )
 
 

@@ -79,7 +79,7 @@ _REBUILT: dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]
     Scalar: (lambda s: (s.name,), SCALARS.__getitem__),
     Op: (lambda op: (op.name,), OPS.__getitem__),
     TensorType: (lambda t: (t.shape, t.dtype), TensorType),
-    layouts.Mesh: (lambda m: (m.workers, m.shape), layouts.Mesh),
+    layouts.Mesh: (lambda m: (m.workers, m.parts), layouts.Mesh),
     layouts.Layout: (lambda y: (y.mesh, y.placements), layouts.Layout),
     layouts.TensorState: (lambda s: (s.type, s.home, s.copies), layouts.TensorState),
     type: (lambda t: (t.__name__,), _TYPES.__getitem__),

@@ -117,7 +117,7 @@ def host_steps(t: TensorType, step: MoveStep, profile: LineProfile) -> tuple[Hos
 def _all_reduce(t: TensorType, step: MoveStep, profile: LineProfile) -> list[HostSteps]:
     placement = step.source.placements[step.axis]
     assert isinstance(placement, Partial)
-    local = step.source.local(t, step.source.worker)
+    local = step.source.largest(t)
     time = _Estimate(profile, local.nbytes)
     options = [HostSteps((step,), time.ring(2))]
     if t.dtype.name in ROUNDED_ONCE and placement.rounds:
@@ -144,7 +144,7 @@ def _all_reduce(t: TensorType, step: MoveStep, profile: LineProfile) -> list[Hos
 def _reduce_scatter(t: TensorType, step: MoveStep, profile: LineProfile) -> list[HostSteps]:
     placement, cut = step.source.placements[step.axis], step.target.placements[step.axis]
     assert isinstance(placement, Partial)
-    time = _Estimate(profile, step.source.local(t, step.source.worker).nbytes)
+    time = _Estimate(profile, step.source.largest(t).nbytes)
     options = [HostSteps((step,), time.sends())]
     rounded_once = t.dtype.name in ROUNDED_ONCE and placement.rounds
     if rounded_once or not _equal_blocks(t, step.target, step.axis, profile):
@@ -159,7 +159,7 @@ def _reduce_scatter(t: TensorType, step: MoveStep, profile: LineProfile) -> list
 
 def _all_gather(t: TensorType, step: MoveStep, profile: LineProfile) -> list[HostSteps]:
     cut = step.source.placements[step.axis]
-    time = _Estimate(profile, step.target.local(t, step.target.worker).nbytes)
+    time = _Estimate(profile, step.target.largest(t).nbytes)
     options = [HostSteps((step,), time.ring(1))]
     if not _equal_blocks(t, step.source, step.axis, profile):
         return options
@@ -203,12 +203,13 @@ class _Line:
 def _refined_mesh(mesh: Mesh, axis: int, hosts: tuple[tuple[int, ...], ...], within_first: bool) -> Mesh:
     counts = (len(hosts[0]), len(hosts)) if within_first else (len(hosts), len(hosts[0]))
     shape = (*mesh.shape[:axis], *counts, *mesh.shape[axis + 1 :])
+    parts = (*mesh.parts[:axis], *counts, *mesh.parts[axis + 1 :])
     workers = {at: worker for worker, at in mesh.coordinates.items()}
     order = []
     for at in product(*map(range, shape)):
         host, number = reversed(at[axis : axis + 2]) if within_first else at[axis : axis + 2]
         order.append(workers[*at[:axis], hosts[host][number], *at[axis + 2 :]])
-    return Mesh(tuple(order), shape)
+    return Mesh(tuple(order), parts)
 
 
 def _refined(step: MoveStep, hosts: tuple[tuple[int, ...], ...], within_first: bool = False) -> Mesh:
@@ -226,4 +227,5 @@ def _equal_blocks(t: TensorType, layout: Layout, axis: int, profile: LineProfile
     others = [p for i, p in enumerate(layout.placements) if i != axis]
     ranks = tuple(chain.from_iterable(profile.hosts))
     whole = layout.with_placement(axis, R).local(t, layout.worker).shape[cut.dim]
-    return cut not in others and ranks == tuple(range(len(ranks))) and whole % len(ranks) == 0
+    follow_hosts = cut not in others and ranks == tuple(range(len(ranks)))
+    return follow_hosts and layout.mesh.parts[axis] == len(ranks) and whole % len(ranks) == 0

@@ -12,33 +12,40 @@ from math import prod
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
-from gt.ops.placement import Partial, Placement, R, Shard, bounds
+from gt.ops.placement import Partial, Parts, Placement, R, Shard, bounds, count, largest_rank, normalized
 from gt.types import Shape, TensorType
 
 
 class Mesh:
-    """Workers on a grid; the last axis varies fastest."""
+    """Workers on a grid; the last axis varies fastest. An axis may have weights: then its blocks follow them."""
 
-    __slots__ = ("__weakref__", "_lines", "coordinates", "shape", "workers")
-    _interned: ClassVar[WeakValueDictionary[tuple[Shape, Shape], Mesh]] = WeakValueDictionary()
+    __slots__ = ("__weakref__", "_lines", "coordinates", "largest", "parts", "shape", "workers")
+    _interned: ClassVar[WeakValueDictionary[tuple[Shape, tuple[Parts, ...]], Mesh]] = WeakValueDictionary()
 
     workers: tuple[int, ...]
     shape: Shape
+    #: the shape, with the weights of the axes that have any
+    parts: tuple[Parts, ...]
+    #: a worker that has no smaller block than the others
+    largest: int
     #: worker -> its coordinates
     coordinates: dict[int, Shape]
     #: axis -> the other coordinates -> the workers that have them
     _lines: dict[int, dict[Shape, tuple[int, ...]]]
 
-    def __new__(cls, workers: tuple[int, ...], shape: Shape | None = None) -> Mesh:
-        shape = tuple(n for n in ((len(workers),) if shape is None else shape) if n > 1)
+    def __new__(cls, workers: tuple[int, ...], parts: tuple[Parts, ...] | None = None) -> Mesh:
+        parts = tuple(normalized(p) for p in ((len(workers),) if parts is None else parts) if count(p) > 1)
+        shape = tuple(map(count, parts))
         assert prod(shape) == len(workers) == len(set(workers)), f"{workers} are no mesh of {shape}"
-        mesh = cls._interned.get((workers, shape))
+        mesh = cls._interned.get((workers, parts))
         if mesh is None:
             mesh = super().__new__(cls)
-            mesh.workers, mesh.shape = workers, shape
+            mesh.workers, mesh.shape, mesh.parts = workers, shape, parts
             mesh.coordinates = {w: _coordinates(i, shape) for i, w in enumerate(workers)}
+            longest = tuple(map(largest_rank, parts))
+            mesh.largest = next(w for w, at in mesh.coordinates.items() if at == longest)
             mesh._lines = {}
-            cls._interned[workers, shape] = mesh
+            cls._interned[workers, parts] = mesh
         return mesh
 
     def line(self, axis: int, worker: int) -> tuple[int, ...]:
@@ -58,7 +65,9 @@ class Mesh:
 
     def __str__(self) -> str:
         workers = ",".join(map(str, self.workers))
-        return workers if len(self.shape) < 2 else f"{workers} as {'x'.join(map(str, self.shape))}"
+        grid = f" as {'x'.join(map(str, self.shape))}" if len(self.shape) > 1 else ""
+        weights = " and ".join(":".join(map(str, p)) if isinstance(p, tuple) else "even" for p in self.parts)
+        return f"{workers}{grid} weighted {weights}" if self.parts != self.shape else f"{workers}{grid}"
 
 
 def _coordinates(i: int, shape: Shape) -> Shape:
@@ -107,9 +116,9 @@ class Layout:
     def block(self, shape: Shape, worker: int) -> tuple[Shape, Shape]:
         """Where a worker's block begins, and its sizes."""
         starts, sizes = [0] * len(shape), list(shape)
-        for placement, n, rank in zip(self.placements, self.mesh.shape, self.mesh.coordinates[worker], strict=True):
+        for placement, parts, rank in zip(self.placements, self.mesh.parts, self.mesh.coordinates[worker], strict=True):
             if isinstance(placement, Shard):
-                at, length = bounds(sizes[placement.dim], n, rank)
+                at, length = bounds(sizes[placement.dim], parts, rank)
                 starts[placement.dim] += at
                 sizes[placement.dim] = length
         return tuple(starts), tuple(sizes)
@@ -117,9 +126,11 @@ class Layout:
     def is_even(self, shape: Shape) -> bool:
         """Whether the blocks of all workers have the same sizes."""
         sizes = list(shape)
-        for placement, n in zip(self.placements, self.mesh.shape, strict=True):
+        for placement, parts in zip(self.placements, self.mesh.parts, strict=True):
             if isinstance(placement, Shard):
-                sizes[placement.dim], rest = divmod(sizes[placement.dim], n)
+                if not isinstance(parts, int):
+                    return False
+                sizes[placement.dim], rest = divmod(sizes[placement.dim], parts)
                 if rest:
                     return False
         return True
@@ -127,6 +138,10 @@ class Layout:
     def local(self, t: TensorType, worker: int) -> TensorType:
         """The type of a worker's block."""
         return TensorType(self.block(t.shape, worker)[1], t.dtype)
+
+    def largest(self, t: TensorType) -> TensorType:
+        """The type of a block that is no smaller than the others."""
+        return self.local(t, self.mesh.largest)
 
     def with_placement(self, axis: int, placement: Placement) -> Layout:
         """The same layout with another placement on one axis."""

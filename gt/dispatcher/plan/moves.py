@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any
 
 from gt.dispatcher.plan.layouts import Layout
-from gt.ops.placement import Partial, Placement, R, Shard, bounds
+from gt.ops.placement import Partial, Placement, R, Shard, block_lengths
 from gt.types import Shape, TensorType
 
 #: The cost of starting a collective, in bytes. It favours the route with fewer steps.
@@ -168,8 +168,7 @@ def cost(t: TensorType, source: Layout, target: Layout) -> float:
 
 
 def _step_cost(t: TensorType, step: MoveStep) -> float:
-    before = step.source.local(t, step.source.worker).nbytes
-    after = step.target.local(t, step.target.worker).nbytes
+    before, after = step.source.largest(t).nbytes, step.target.largest(t).nbytes
     n = step.source.mesh.shape[step.axis] if step.kind in ALONG_AN_AXIS else 1
     return COSTS[step.kind](before, after, (n - 1) / n)
 
@@ -239,27 +238,22 @@ def worker_share(step: MoveStep, t: TensorType, worker: int) -> WorkerShare:
     members = step.source.mesh.line(step.axis, worker)
     before, after = step.source.placements[step.axis], step.target.placements[step.axis]
     outer = step.source.with_placement(step.axis, R).local(t, worker).shape
-    n = len(members)
+    parts = step.source.mesh.parts[step.axis]
     interleave = {"interleave": step.interleave} if step.interleave else {}
     if isinstance(before, Partial):
         attributes: dict[str, Any] = {"op": before.op, **interleave}
         if isinstance(after, Shard):
-            attributes |= {"dim": after.dim, "sizes": _block_lengths(outer[after.dim], n)}
+            attributes |= {"dim": after.dim, "sizes": block_lengths(outer[after.dim], parts)}
         return members, attributes
     assert isinstance(before, Shard)
     if isinstance(after, Shard):
         return members, {
             "join": before.dim,
-            "join_sizes": _block_lengths(outer[before.dim], n),
+            "join_sizes": block_lengths(outer[before.dim], parts),
             "cut": after.dim,
-            "cut_sizes": _block_lengths(outer[after.dim], n),
+            "cut_sizes": block_lengths(outer[after.dim], parts),
         }
-    return members, {"dim": before.dim, "sizes": _block_lengths(outer[before.dim], n), **interleave}
-
-
-@lru_cache(1 << 12)
-def _block_lengths(length: int, n: int) -> tuple[int, ...]:
-    return tuple(bounds(length, n, rank)[1] for rank in range(n))
+    return members, {"dim": before.dim, "sizes": block_lengths(outer[before.dim], parts), **interleave}
 
 
 def _exchange(t: TensorType, step: MoveStep, worker: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.plan.moves import COLLECTIVE_START_BYTES, COPIED_BYTE_COST
 from gt.errors import DimError, ShapeError
 from gt.ops import Signature
-from gt.ops.placement import Partial, Placement, R, Replicate, Shard, bounds
+from gt.ops.placement import Partial, Parts, Placement, R, Replicate, Shard, bounds, largest_rank
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType
 
@@ -43,7 +43,7 @@ class _CallSplit:
 
     def __init__(self, signature: Signature, held: Held, mesh: Mesh) -> None:
         self.signature, self.held, self.mesh = signature, held, mesh
-        #: the first worker's blocks
+        #: the largest blocks
         self.ins = [t for t in signature.ins if isinstance(t, TensorType)]
         self.outs = list(signature.outs)
         #: the different blocks of all workers; a dict, because the order of a set is not the same in every process
@@ -63,11 +63,11 @@ class _CallSplit:
 
     def split_axis(self, axis: int, wanted: Sequence[Placement | None]) -> None:
         """Choose the placements on this axis; ``wanted`` are those in which results must end."""
-        n = self.mesh.shape[axis]
+        n, parts = self.mesh.shape[axis], self.mesh.parts[axis]
         ins_placements: dict[int, Placement] = {}
         outs_placements: dict[int, Placement] = {}
         for ins, outs, split in self._independent():
-            legal = self._rows(split, ins, outs, n)
+            legal = self._rows(split, ins, outs, parts)
             costs = [self._cost(row, ins, outs, axis, n, wanted) for row in legal]
             best = min(range(len(legal)), key=costs.__getitem__)
             self.cost += costs[best]
@@ -76,21 +76,26 @@ class _CallSplit:
         for chosen, axis_placements in zip(self.placements, (ins_placements, outs_placements), strict=True):
             for i, placements in enumerate(chosen):
                 placements.append(axis_placements.get(i, R))
-        ranks = (0, n - 1)  # the longest blocks and the shortest ones
+        # without weights the first blocks are the longest and the last ones the shortest
+        ranks = (0, n - 1) if isinstance(parts, int) else range(n)
         self.blocks = {
-            (_local_types(block[0], ins_placements, n, rank), _local_types(block[1], outs_placements, n, rank)): None
+            (
+                _local_types(block[0], ins_placements, parts, rank),
+                _local_types(block[1], outs_placements, parts, rank),
+            ): None
             for block in self.blocks
             for rank in ranks
         }
-        self.ins = list(_local_types(self.ins, ins_placements, n, 0))
-        self.outs = list(_local_types(self.outs, outs_placements, n, 0))
+        largest = largest_rank(parts)
+        self.ins = list(_local_types(self.ins, ins_placements, parts, largest))
+        self.outs = list(_local_types(self.outs, outs_placements, parts, largest))
 
-    def _rows(self, split: Split | None, ins: tuple[int, ...], outs: tuple[int, ...], n: int) -> list[Row]:
+    def _rows(self, split: Split | None, ins: tuple[int, ...], outs: tuple[int, ...], parts: Parts) -> list[Row]:
         """The rows that are legal for every block."""
         if split is not None:
             with contextlib.suppress(*UNSUPPORTED):
                 first, *others = (
-                    rows(split, [block[0][i] for i in ins], [block[1][o] for o in outs], n) for block in self.blocks
+                    rows(split, [block[0][i] for i in ins], [block[1][o] for o in outs], parts) for block in self.blocks
                 )
                 return [row for row in first if all(row in legal for legal in others)]
         return [Row((R,) * len(ins), (R,) * len(outs))]
@@ -141,14 +146,14 @@ class _CallSplit:
 
 
 def _local_types(
-    types: Sequence[TensorType], placements: dict[int, Placement], n: int, rank: int
+    types: Sequence[TensorType], placements: dict[int, Placement], parts: Parts, rank: int
 ) -> tuple[TensorType, ...]:
     """The types of one worker's blocks."""
     local = list(types)
     for i, placement in placements.items():
         if isinstance(placement, Shard):
             t, d = types[i], placement.dim
-            local[i] = TensorType((*t.shape[:d], bounds(t.shape[d], n, rank)[1], *t.shape[d + 1 :]), t.dtype)
+            local[i] = TensorType((*t.shape[:d], bounds(t.shape[d], parts, rank)[1], *t.shape[d + 1 :]), t.dtype)
     return tuple(local)
 
 

@@ -3,34 +3,43 @@
 A tensor created under a signal gets the layout that the signal's ``shard`` gives. An op under a signal runs on the
 signal's workers. Auto-sharding is the rule for everything without a signal: a tensor that is long on dim 0 is data and
 sharded there; a small tensor or a parameter is replicated.
+
+A signal may give its workers weights, or let their measured speeds decide. Speeds never change while a worker is
+connected. With recovery, the weights of a mesh stay those of its first use, also with other workers in it: so a program
+that runs again is cut as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from msgspec.structs import replace
 
 from gt.dispatcher.plan.layouts import Layout, Lost, Mesh
+from gt.dispatcher.plan.speeds import parts_by_speed
 from gt.dispatcher.plan.substitutes import Substitutes, shrunk, substituted
-from gt.ops.placement import Placement, R, Shard
+from gt.dispatcher.plan.topology import PlacedWorker
+from gt.ops.placement import Parts, Placement, R, Shard
 from gt.types import TensorType
-from gt.wire.structures import SignalSpec
+from gt.wire.structures import MAX_WEIGHT, SignalSpec
 
 #: Auto-sharding replicates tensors of fewer bytes than this.
 MIN_SHARDED_BYTES = 16 << 10
 #: The reserved signal under which the client places parameters while auto-sharding.
 PARAMETER = "@parameter"
 
+#: (the workers that a signal names, the sizes of the axes) -> the weights that the axes got from speeds
+KeptParts = dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Parts, ...]]
+
 
 class SignalRule:
     """One signal on a mesh of workers."""
 
-    def __init__(self, spec: SignalSpec, workers: tuple[int, ...]) -> None:
+    def __init__(self, spec: SignalSpec, workers: tuple[int, ...], parts: tuple[Parts, ...]) -> None:
         self.spec = spec
         axes = spec.mesh or [("", len(workers))]
-        self.mesh = Mesh(workers[: prod(n for _, n in axes)], tuple(n for _, n in axes))
+        self.mesh = Mesh(workers[: prod(n for _, n in axes)], parts)
         #: name -> axis of the mesh; the mesh leaves out axes with one worker
         self._axes = {name: i for i, name in enumerate(name for name, n in axes if n > 1)}
         self._only = axes[0][0] if len(axes) == 1 else ""
@@ -66,12 +75,19 @@ class Signals:
     """One client's configuration, and a cache of the rules made from it for the connected workers."""
 
     def __init__(
-        self, specs: Iterable[SignalSpec] = (), auto: bool = False, substitutes: Substitutes | None = None
+        self,
+        specs: Iterable[SignalSpec] = (),
+        auto: bool = False,
+        substitutes: Substitutes | None = None,
+        connected: Mapping[int, PlacedWorker] | None = None,
+        kept_parts: KeptParts | None = None,
     ) -> None:
         self.specs = {spec.name: spec for spec in specs}
         self.auto = auto
         #: lost worker -> the worker that takes its place; None: a signal that names a lost worker has no rule
         self._substitutes = substitutes
+        #: the connected workers, which know their speeds; and weights that meshes got before, with recovery
+        self._connected, self._kept_parts = {} if connected is None else connected, kept_parts
         self._rules: dict[str, SignalRule | Lost] = {}
 
     def __bool__(self) -> bool:
@@ -97,8 +113,10 @@ class Signals:
         spec = self.specs.get(name)
         kind = SignalRule
         if spec is None:
-            auto_workers = next((s.workers for s in self.specs.values() if s.auto), [])
-            spec = SignalSpec(name, auto_workers, [], [], name == PARAMETER, None, True, True)
+            auto = next((s for s in self.specs.values() if s.auto), None) or SignalSpec(
+                "", [], [], [], True, None, True
+            )
+            spec = replace(auto, name=name, mesh=[], replicate=name == PARAMETER, auto=True)
             kind = SignalRule if name == PARAMETER else AutoShardRule
         elif spec.auto and name != PARAMETER:
             kind = AutoShardRule
@@ -115,4 +133,25 @@ class Signals:
         needed = prod(n for _, n in spec.mesh) if spec.mesh else len(chosen)
         if needed > len(chosen):
             return Lost(f"signal {name!r} needs {needed} workers, but has {len(chosen)}")
-        return kind(spec, chosen)
+        return kind(spec, chosen, self._parts(spec, chosen))
+
+    def _parts(self, spec: SignalSpec, chosen: tuple[int, ...]) -> tuple[Parts, ...]:
+        """How the axes of the signal's mesh are cut."""
+        axes = spec.mesh or [("", len(chosen))]
+        if not spec.by_speed:
+            weights = {name: tuple(given) for name, given in spec.weights}
+            return tuple(_valid(weights.get(name, ()), n) for name, n in axes)
+        key = tuple(spec.workers), tuple(n for _, n in axes)
+        if self._kept_parts is not None and key in self._kept_parts:
+            return self._kept_parts[key]
+        speeds = [self._connected[w].info.speed if w in self._connected else 0.0 for w in chosen]
+        parts = parts_by_speed(key[1], speeds)
+        if self._kept_parts is not None:
+            self._kept_parts[key] = parts
+        return parts
+
+
+def _valid(weights: tuple[int, ...], workers: int) -> Parts:
+    """The weights of an axis; the number of its workers if it has none, or others than a client may send. An axis that
+    was made shorter, because a worker was lost, has more weights than workers."""
+    return weights if len(weights) == workers and all(0 < w <= MAX_WEIGHT for w in weights) else workers

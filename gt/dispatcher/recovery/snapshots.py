@@ -317,7 +317,7 @@ class SnapshotKeeper:
             return layout
         workers = substituted(layout.workers, self._workers_here() or list(self._workers), (), client.substitutes)
         if len(workers) == len(layout.workers):
-            return Layout(Mesh(workers, layout.mesh.shape), layout.placements)
+            return Layout(Mesh(workers, layout.mesh.parts), layout.placements)
         if len(workers) > 1 and len(layout.mesh.shape) == 1:
             return Layout(Mesh(workers), layout.placements)
         return Layout(Mesh(workers))
@@ -329,7 +329,7 @@ def _terms(
     """Where the terms of a worker's block are saved, each in pieces."""
     shape, before = state.type.shape, state.home
     start, sizes = home.block(shape, worker)
-    if home.mesh.shape == before.mesh.shape and home.placements == before.placements:
+    if home.mesh.parts == before.mesh.parts and home.placements == before.placements:
         # the same bits as the worker that it replaces
         sources = [{(start, sizes): before.workers[home.workers.index(worker)]}]
     else:
