@@ -22,8 +22,8 @@ _CONTAINING = {
     "linalg_vector_norm": OPS["vector_norm"],
     "grid_sampler": OPS["grid_sample"],
 }
-#: Shorter ways to some overloads than `torch.ops`.
-_DIRECT: dict[str, Any] = {"scaled_dot_product_attention": attention, "layer_norm": torch.layer_norm}
+#: A shorter way to an overload than `torch.ops`.
+_DIRECT: dict[str, Any] = {"scaled_dot_product_attention": attention}
 
 
 def register() -> None:
