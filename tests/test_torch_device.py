@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -328,6 +329,59 @@ def test_autocast_casts_what_the_entries_say_and_lets_the_rest_pass() -> None:
     assert layer.weight.grad.dtype is torch.float32
 
 
+def _lower_linear(x: Any, weight: Any, bias: Any) -> Any:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def _lower_addmm(x: Any, weight: Any, bias: Any) -> Any:
+    return torch.addmm(bias, x.flatten(0, -2), weight.mT)
+
+
+@pytest.mark.parametrize("product", [_lower_linear, _lower_addmm])
+@pytest.mark.parametrize("needed", [(True, True, True), (False, True, True), (True, False, False)])
+def test_products_under_autocast_have_torchs_gradients(product: Any, needed: tuple[bool, ...]) -> None:
+    """One node of autograd casts and multiplies; the gradients of its gradients are torch's too."""
+    values = [torch.randn(2, 5, 4), torch.randn(3, 4), torch.randn(3)]
+    found: dict[str, list[torch.Tensor]] = {}
+    for device in ("cpu", DEVICE):
+        leaves = [v.to(device).requires_grad_(n) for v, n in zip(values, needed, strict=True)]
+        wanted = [x for x in leaves if x.requires_grad]
+        for _ in range(3):  # the third call is sent from a plan
+            with torch.autocast(device, torch.bfloat16):
+                y = product(*leaves)
+            first = torch.autograd.grad((y.float() ** 2).sum(), wanted, create_graph=True)
+            second = torch.autograd.grad(sum((g * g).sum() for g in first), wanted)
+            with torch.autocast(device, torch.bfloat16):
+                y = product(*leaves)
+            plain = torch.autograd.grad((y.float() ** 2).sum(), wanted)
+        found[device] = [y, *first, *second, *plain]
+    for got, want in zip(found[DEVICE], found["cpu"], strict=True):
+        assert got.dtype is want.dtype
+        close = {"rtol": 5e-2, "atol": 5e-2 * want.abs().max().item()}
+        torch.testing.assert_close(got.detach().cpu().float(), want.detach().float(), **close)
+
+
+def test_a_product_under_autocast_is_one_node_and_sends_torchs_casts() -> None:
+    layer, x = torch.nn.Linear(3, 2).to(DEVICE), torch.ones(4, 3, device=DEVICE, requires_grad=True)
+    outbox = unwrap(x)._cell.session.outbox
+    for _ in range(3):
+        outbox.flush()
+        outbox.recent.clear()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            y = layer(x)
+        assert {edge[0].name() for edge in y.grad_fn.next_functions if edge[0]} == {"torch::autograd::AccumulateGrad"}
+        y.backward(torch.ones_like(y))
+    file = io.StringIO()
+    gt.debug.print_tape(file=file)
+    used = [line.split(" = ")[1].split("(")[0] for line in file.getvalue().splitlines() if " = " in line]
+    assert used.count("to") == 6  # three operands, three gradients
+    with torch.no_grad(), torch.autocast(DEVICE, dtype=torch.bfloat16):
+        assert layer(x).grad_fn is None
+    halves = torch.func.grad(lambda w: torch.nn.functional.linear(x.detach(), w).float().sum())
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        assert torch.equal(halves(layer.weight.detach()).cpu(), torch.full((2, 3), 4.0))
+
+
 def test_autocast_casts_no_more_than_torch() -> None:
     """Neither does `cross_entropy`, which reads logits in half precision and returns a loss in float32."""
     x, target = torch.ones(4, 3, dtype=torch.bfloat16, device=DEVICE, requires_grad=True), [0, 2, 1, 1]
@@ -378,7 +432,7 @@ def test_a_missing_op_names_itself() -> None:
     x = torch.ones(2, device=DEVICE)
     for call, name in (
         (torch.special.airy_ai, "special_airy_ai.default"),  # structured: torch would call the overload with out=
-        (torch.linalg.eig, "linalg_eig.default"),
+        (torch.linalg.ldl_factor, "linalg_ldl_factor_ex.default"),
         (lambda t: torch.special.zeta(t, t), "special_zeta.default"),
     ):
         with pytest.raises(NotImplementedError, match=rf"aten\.{name}: the device 'gtx' has no kernel for it"):

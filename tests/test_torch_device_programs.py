@@ -88,6 +88,29 @@ def test_generated_tokens_are_torchs(make: Callable[[Any], Any], how: str, monke
     assert len(results[0][0]) == 25
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
+def test_hugging_face_reads_a_folder_that_gt_saved(tmp_path: pathlib.Path) -> None:
+    """Several files of safetensors and their index, beside the configuration of the model."""
+    device.prepare_imports()
+    import transformers
+
+    import gt
+
+    model = device_models.gpt2(transformers)
+    model.config.save_pretrained(tmp_path)
+    with Cluster().client():
+        state = {name: gt.tensor(x.numpy()) for name, x in model.state_dict().items() if name != "lm_head.weight"}
+        gt.save(state, tmp_path, max_shard_size=20_000)
+        assert len(list(tmp_path.glob("*.safetensors"))) > 1
+        for place in ("cpu", DEVICE):
+            loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, device_map=place)
+            assert loaded.lm_head.weight is loaded.transformer.wte.weight
+            for name, x in model.state_dict().items():
+                assert torch.equal(loaded.state_dict()[name].cpu(), x), name
+
+
 # -- scripts -------------------------------------------------------------------------------
 
 

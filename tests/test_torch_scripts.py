@@ -262,7 +262,7 @@ IMPORTS = [
     ("import gt.nn.qat", "gt.nn.qat is not there yet (torch.nn.qat); GT has no quantized tensors"),
     ("import gt.nn.paralel", "did you mean gt.nn.parallel?"),
     ("from gt.optim import Adamm", "did you mean gt.optim.Adam?"),
-    ("from gt.linalg import eig", "gt.linalg.eig is not there yet (torch.linalg.eig)"),
+    ("from gt.linalg import ldl_solve", "gt.linalg.ldl_solve is not there yet (torch.linalg.ldl_solve)"),
     ("from gt.cuda.amp import common", "gt.cuda.amp.common is not there yet (torch.cuda.amp.common)"),
     ("import gt.amp.autocst", "did you mean gt.amp.autocast?"),
     ("import gt.fft.x", "gt.fft.x does not exist, and torch 2.13.0 has no public name torch.fft.x"),

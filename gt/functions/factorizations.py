@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
-from gt.client.tensor.arguments import refuse, require_tensor
-from gt.client.tensor.emit import call_many
+from gt.client.tensor.arguments import cast, refuse, require_tensor
+from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, pointwise, reduce, views
@@ -14,13 +14,14 @@ from gt.functions.linalg import det, slogdet
 from gt.functions.matmul import matmul
 from gt.functions.spectral.complex import complex, imag, real
 from gt.ops import OPS
+from gt.types import int32
 
 __all__ = [
     "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "geqrf", "inverse", "logdet",
-    "orgqr", "pinverse", "qr", "slogdet", "svd",
+    "lu_unpack", "orgqr", "pinverse", "qr", "slogdet", "svd",
 ]  # fmt: skip
 
-GEQRF = OPS["geqrf"]
+GEQRF, LU_FACTOR, LU_PERMUTATION = OPS["geqrf"], OPS["lu_factor"], OPS["lu_permutation"]
 
 
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
@@ -162,3 +163,78 @@ def geqrf(input: Tensor) -> GeqrfResult:
 def orgqr(input: Tensor, input2: Tensor) -> Tensor:
     """The same as `gt.linalg.householder_product`."""
     return linalg.householder_product(input, input2)
+
+
+# -- LU: torch has `lu_unpack` at its top, the others in `torch.linalg` ------------------------
+
+
+class LUFactorResult(NamedTuple):
+    LU: Tensor
+    pivots: Tensor
+
+
+class LUFactorExResult(NamedTuple):
+    LU: Tensor
+    pivots: Tensor
+    info: Tensor
+
+
+class LUResult(NamedTuple):
+    P: Tensor
+    L: Tensor
+    U: Tensor
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactorResult:  # noqa: N803, torch's name
+    """The factors L and U in one matrix, and the row that each row was exchanged with, counted from 1."""
+    A = require_tensor("lu_factor", A)
+    if not pivot:
+        raise refuse(ShapeError, "has no factors without an exchange of rows, as torch on a CPU", "lu_factor", A)
+    return LUFactorResult(*call_many(LU_FACTOR, (A,)))
+
+
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LUFactorExResult:  # noqa: N803
+    """The same, and the column of the first zero on the diagonal of U, counted from 1; 0 if there is none."""
+    LU, pivots = lu_factor(A, pivot=pivot)
+    zero = views.diagonal(LU.detach(), 0, -2, -1) == 0
+    count = creation.arange(1, zero._type.shape[-1] + 1, dtype=int32)
+    last = zero._type.shape[-1] + 1
+    first = reduce.amin(pointwise.where(zero, count, last), -1) if zero._type.shape[-1] else zero.sum(-1)
+    return LUFactorExResult(LU, pivots, cast(first % last, int32))
+
+
+def lu_unpack(
+    LU_data: Tensor,  # noqa: N803
+    LU_pivots: Tensor,  # noqa: N803
+    unpack_data: bool = True,
+    unpack_pivots: bool = True,
+) -> LUResult:
+    """The permutation P and the factors L and U, from what `gt.linalg.lu_factor` returns: ``A = P @ L @ U``."""
+    x, pivots = require_tensor("lu_unpack", LU_data), require_tensor("lu_unpack", LU_pivots)
+    rows, columns = x._type.shape[-2:]
+    k, dtype = min(rows, columns), x._type.dtype
+    P = L = U = creation.zeros(0, dtype=dtype)
+    if unpack_pivots:
+        P = call(LU_PERMUTATION, (pivots,), (("rows", rows), ("dtype", dtype.name)))
+    if unpack_data:
+        L = x[..., :k].tril(-1) + creation.eye(rows, k, dtype=dtype)
+        U = x[..., :k, :].triu()
+    return LUResult(P, L, U)
+
+
+def lu(A: Tensor, *, pivot: bool = True) -> LUResult:  # noqa: N803
+    """A permutation P, a lower triangular L with ones on its diagonal and an upper triangular U: ``A = P @ L @ U``."""
+    return lu_unpack(*lu_factor(A, pivot=pivot))
+
+
+def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:  # noqa: N803
+    """The solution of ``A @ X = B`` (or ``X @ A = B``, or with the adjoint of A), from the LU factors of A."""
+    if not left:
+        return views.adjoint(lu_solve(LU, pivots, views.adjoint(B), adjoint=not adjoint))
+    LU, B = require_tensor("lu_solve", LU), require_tensor("lu_solve", B)
+    P = lu_unpack(LU, pivots, unpack_data=False).P
+    if not adjoint:
+        inner = linalg.solve_triangular(LU, matmul(P.mT, B), upper=False, unitriangular=True)
+        return linalg.solve_triangular(LU, inner, upper=True)
+    inner = linalg.solve_triangular(views.adjoint(LU), B, upper=False)
+    return matmul(P, linalg.solve_triangular(views.adjoint(LU), inner, upper=True, unitriangular=True))

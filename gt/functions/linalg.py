@@ -22,14 +22,14 @@ from gt.ops import OPS, Op
 from gt.types import int32, int64, real_of
 
 __all__ = [
-    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "householder_product", "inv",
-    "inv_ex", "lstsq", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm",
-    "pinv", "qr", "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve",
-    "vander", "vecdot", "vector_norm",
+    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh",
+    "householder_product", "inv", "inv_ex", "lstsq", "matmul", "matrix_exp", "matrix_norm", "matrix_power",
+    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_ex", "solve_triangular", "svd",
+    "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 INV, DET, SLOGDET, SOLVE, TRIANGULAR = OPS["inv"], OPS["det"], OPS["slogdet"], OPS["solve"], OPS["solve_triangular"]
-CHOLESKY, QR, EIGH, SVD = OPS["cholesky"], OPS["qr"], OPS["eigh"], OPS["svd"]
+CHOLESKY, QR, EIG, EIGH, SVD = OPS["cholesky"], OPS["qr"], OPS["eig"], OPS["eigh"], OPS["svd"]
 
 
 class SlogdetResult(NamedTuple):
@@ -40,6 +40,11 @@ class SlogdetResult(NamedTuple):
 class QRResult(NamedTuple):
     Q: Tensor
     R: Tensor
+
+
+class EigResult(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class EighResult(NamedTuple):
@@ -207,6 +212,16 @@ def qr(A: Tensor, mode: str = "reduced") -> QRResult:
     if mode == "r":
         return QRResult(A.new_empty(0), qr(A).R)
     return QRResult(*call_many(QR, (A,), (("mode", mode),)))
+
+
+def eig(A: Tensor) -> EigResult:
+    """The eigenvalues and eigenvectors of a square matrix, as complex numbers. They are computed on a CPU."""
+    return EigResult(*call_many(EIG, (require_tensor("eig", A),)))
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """The eigenvalues of a square matrix, as complex numbers."""
+    return eig(A).eigenvalues
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> EighResult:

@@ -15,6 +15,7 @@ from gt.ops.math import (  # noqa: F401
     compare,
     complex,
     division,
+    factors,
     fft,
     incomplete_gamma,
     linalg,

@@ -18,7 +18,7 @@ _PARTS: Any = torch.ops.aten._scaled_dot_product_attention_math.default
 def register() -> None:
     # Under both keys: with and without gradients.
     for key in (backend.KEY, backend.AUTOGRAD_KEY):
-        backend.add_kernel("scaled_dot_product_attention", _attention, key)
+        backend.add_kernel("scaled_dot_product_attention", attention, key)
     backend.add_kernel(_FUSED_BACKWARD, _backward, backend.AUTOGRAD_KEY)
 
 
@@ -62,7 +62,7 @@ KERNELS: dict[str, backend.Kernel] = {
 }
 
 
-def _attention(
+def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from gt.ops import OPS, Op
-from gt.torch_device import backend
+from gt.torch_device import autocast_products, backend
+from gt.torch_device.attention import attention
 
 _KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend.AUTOCAST_KEY))
 _CASTABLE = frozenset((torch.float32, torch.bfloat16, torch.float16))
@@ -21,6 +22,8 @@ _CONTAINING = {
     "linalg_vector_norm": OPS["vector_norm"],
     "grid_sampler": OPS["grid_sample"],
 }
+#: A shorter way to an overload than `torch.ops`.
+_DIRECT: dict[str, Any] = {"scaled_dot_product_attention": attention}
 
 
 def register() -> None:
@@ -30,8 +33,11 @@ def register() -> None:
     for overload in backend.overloads():
         policy = policies.get(overload.partition(".")[0])
         if policy is not None and not overload.endswith("out"):
-            kernel = _widening if policy == "float32_result" else partial(_casting, policy)
-            backend.add_kernel(overload, kernel(backend.overload_packet(overload)), backend.AUTOCAST_KEY)
+            rule = _widening if policy == "float32_result" else partial(_casting, policy)
+            kernel = rule(_DIRECT.get(overload) or backend.overload_packet(overload))
+            if overload in autocast_products.KERNELS:
+                kernel = autocast_products.KERNELS[overload](kernel)
+            backend.add_kernel(overload, kernel, backend.AUTOCAST_KEY)
 
 
 def _names() -> Iterator[tuple[str, Op]]:

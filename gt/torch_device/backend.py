@@ -95,6 +95,15 @@ def is_on_device(x: torch.Tensor) -> bool:
     return torch._C._dispatch_keys(x).has(_DEVICE_KEY)
 
 
+#: Tensors of other classes may see the ops that torch puts together.
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def is_plain(x: torch.Tensor) -> bool:
+    """Whether a tensor is on the device, and nothing of torch stands between it and the kernels."""
+    return type(x) in _PLAIN and not x.is_neg() and torch._C._dispatch_keys(x).has(_DEVICE_KEY)
+
+
 def with_strides(x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """A tensor with these strides on the same storage. The CPU's kernel does not compare them with its size."""
     result: torch.Tensor = _reshape_alias(_CPU, x, shape, strides)
@@ -123,6 +132,11 @@ def is_transformed() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
     )
+
+
+def without_transforms(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` without its search for transforms, for calls where `is_transformed` is false."""
+    return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return, misc]
 
 
 def is_forward_mode() -> bool:

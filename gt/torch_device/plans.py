@@ -37,6 +37,7 @@ MAX_ATTEMPTS = 4
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format))
 
 
+_TorchTensor = torch.Tensor
 #: Lists of one of these types are compared as a whole.
 _NUMBERS = frozenset((int, bool))
 
@@ -155,7 +156,7 @@ def planned(function: Function, run: Run, finish: Callable[[Any], Any]) -> Kerne
         session: Any = None
         try:
             for x in args:
-                if isinstance(x, torch.Tensor):  # as in `_describe`, without a call: this is the path of every op
+                if isinstance(x, _TorchTensor):  # as in `_describe`, without a call: this is the path of every op
                     try:
                         handle = x.untyped_storage()._gt  # type: ignore[attr-defined]
                     except (AttributeError, NotImplementedError):

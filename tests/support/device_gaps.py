@@ -6,23 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 _MISSING = """
-_histogramdd_bin_edges _histogramdd_from_bin_tensors _linalg_eigvals _upsample_bilinear2d_aa fractional_max_pool2d
-fractional_max_pool3d hash_tensor histogram igammac igammac_ linalg_eig linalg_eigvals linalg_ldl_factor_ex
-linalg_ldl_solve linalg_lu linalg_lu_factor_ex lu_unpack segment_reduce special_airy_ai special_bessel_j0
-special_bessel_j1 special_bessel_y0 special_bessel_y1 special_chebyshev_polynomial_t special_chebyshev_polynomial_u
-special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_erfcx special_hermite_polynomial_h
-special_hermite_polynomial_he special_i0e special_i1e special_laguerre_polynomial_l special_legendre_polynomial_p
-special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0
-special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
-special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
-special_shifted_chebyshev_polynomial_w special_spherical_bessel_j0 special_zeta
+_histogramdd_bin_edges _histogramdd_from_bin_tensors _upsample_bilinear2d_aa fractional_max_pool2d
+fractional_max_pool3d hash_tensor histogram igammac igammac_ linalg_ldl_factor_ex linalg_ldl_solve segment_reduce
+special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
+special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
+special_chebyshev_polynomial_w special_erfcx special_hermite_polynomial_h special_hermite_polynomial_he special_i0e
+special_i1e special_laguerre_polynomial_l special_legendre_polynomial_p special_log_ndtr special_modified_bessel_i0
+special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri
+special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t
+special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w
+special_spherical_bessel_j0 special_zeta
 """
 #: Functions of ATen without a kernel. They raise, or run on the client's CPU if asked to.
 MISSING = frozenset(_MISSING.split())
 
 _DROPPED = "what is dropped is drawn, and torch's draws are not GT's"
 _UNWRITTEN = "memory that nobody wrote has other values"
-_NO_FACTORS = "GT has no LU factors; `linalg.solve`, `det` and their gradients need none"
 _OVERLAP = "a view made of overlapping windows cannot be written, and torch's gradient writes it"
 _SIGNS = "singular vectors are unique up to their sign, complex ones up to a phase"
 _SMALL = "the system of equations is close to singular, so rounding is magnified"
@@ -47,8 +46,6 @@ DIFFERENT: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "torch does not look at the right side's dtype where the diagonal is ones",
         lambda case: case.family == "mixed",
     ),
-    "linalg_lu_solve": (_NO_FACTORS, lambda case: True),
-    "lu_solve": (_NO_FACTORS, lambda case: True),
     "__rmatmul__": ("torch refuses products of integers and floats", lambda case: case.family == "mixed"),
     "multinomial": ("GT draws from more than 2**24 as well", lambda case: case.family == "errors"),
     "new_empty_strided": (_UNWRITTEN, lambda case: True),

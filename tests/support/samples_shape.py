@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -195,10 +196,16 @@ def _finds() -> list[Sample]:
     ]
 
 
+def _permutation(rows: int, dtype: str, pivots: torch.Tensor) -> torch.Tensor:
+    shape_only = torch.empty(*pivots.shape[:-1], rows, pivots.shape[-1], dtype=getattr(torch, dtype))
+    return torch.lu_unpack(shape_only, pivots, unpack_data=False)[0]
+
+
 def _solves() -> list[Sample]:
     wide = ("float32", "float64")
     eye = lambda n, d: V((torch.eye(n) * 4 + torch.arange(n * n).reshape(n, n).sin()).tolist(), d)
     batch = V([[[2.0, 1.0], [1.0, 3.0]], [[5.0, -1.0], [-1.0, 4.0]]], "float64")
+    turning = V([[1.0, 2.0, 0.0], [-2.0, 1.0, 0.5], [0.0, 0.5, 5.0]], "float64")
     a, b = lambda d: eye(4, d), lambda d: T((4, 3), d)
     both = [x for d in wide for x in (a(d),)]
     la = torch.linalg
@@ -218,6 +225,15 @@ def _solves() -> list[Sample]:
         ),
         *(Sample("matrix_exp", (x,), {}, la.matrix_exp) for x in (*both, batch, T((0, 0)), T((2, 3, 3), "float64"))),
         *(Sample("geqrf", (x,), {}, lambda x: tuple(torch.geqrf(x))) for x in (T((5, 3), "float64"), T((2, 3, 4)))),
+        *(
+            Sample("lu_factor", (x,), {}, lambda x: tuple(la.lu_factor_ex(x)[:2]))
+            for x in (a("float32"), batch, T((5, 3), "float64"), T((2, 3, 4)), T((0, 3)), T((2, 0, 0)))
+        ),
+        *(
+            Sample("lu_permutation", (V(p, "int32"),), {"rows": rows, "dtype": d}, partial(_permutation, rows, d))
+            for p, rows, d in (([3, 2, 3], 3, "float64"), ([[2, 2], [1, 2]], 4, "complex64"), ([[]], 2, "float32"))
+        ),
+        *(Sample("eig", (x,), {}, lambda x: tuple(la.eig(x))) for x in (turning, batch, T((0, 0)))),
         Sample("cholesky", (batch,), {}, la.cholesky),
         Sample("cholesky", (V([[4.0, 1.0], [1.0, 3.0]], "float32"),), {}, la.cholesky),
         *(

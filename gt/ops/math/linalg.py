@@ -44,7 +44,7 @@ def unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
         if any(t.numel for t in out):
             return run(xp, *operands, **attrs)
         x = operands[0]
-        result = [xp.zeros(t.shape, dtype=x.dtype, device=x.device) for t in out]
+        result = [xp.zeros(t.shape, dtype=getattr(xp, t.dtype.name), device=x.device) for t in out]
         return result[0] if len(result) == 1 else tuple(result)
 
     return kernel
@@ -256,7 +256,7 @@ def _spectral(x: TensorType) -> Types:
     return TensorType(square(x).shape[:-1], real_of(x.dtype)), x
 
 
-def _differences(w: Any) -> Any:
+def differences(w: Any) -> Any:
     """``w[j] - w[i]``, and on the diagonal 1."""
     apart = w.unsqueeze(-2) - w.unsqueeze(-1)
     return apart + w.new_ones(w.shape).diag_embed()
@@ -267,7 +267,7 @@ def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
     inner = v.new_zeros(v.shape) if g[0] is None else g[0].diag_embed().to(v.dtype)
     if g[1] is not None:
         turned = v.mH @ g[1]
-        inner = inner + (turned - turned.diagonal(0, -2, -1).diag_embed()) / _differences(w)
+        inner = inner + (turned - turned.diagonal(0, -2, -1).diag_embed()) / differences(w)
     result = v @ inner @ v.mH
     return (result + result.mH) * 0.5
 
@@ -321,7 +321,7 @@ def _svd_back(g: Any, y: Any, _x: Any, *, full_matrices: bool) -> Any:
         u, vh = u[..., :k], vh[..., :k, :]
         gu, gvh = gu if gu is None else gu[..., :k], gvh if gvh is None else gvh[..., :k, :]
     inner = u.new_zeros((*s.shape, k)) if gs is None else gs.diag_embed().to(u.dtype)
-    apart = _differences(s * s)
+    apart = differences(s * s)
     if gu is not None:
         turned = _skew(u.mH @ gu)
         inner = inner + turned / apart * s.unsqueeze(-2)

@@ -9,14 +9,12 @@ from gt import linalg
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
-from gt.functions import creation, joining, views
+from gt.functions import creation, factorizations, joining, views
 from gt.functions.composite import pdist
 from gt.nn._distances import cdist
 from gt.ops import OPS
-from gt.torch_device.backend import NAME
-from gt.torch_device.fallback import MissingKernel
 from gt.torch_device.gradients import pulled
-from gt.types import complex64, complex128, float64, int32
+from gt.types import complex64, complex128, float64, int32, int64
 
 C2C, R2C, C2R, SOLVE = OPS["fft_c2c"], OPS["fft_r2c"], OPS["fft_c2r"], OPS["solve"]
 #: ATen's number of a scale (none, 1/sqrt(n), 1/n) -> the norm of a transform forward, and of one backward
@@ -59,16 +57,12 @@ def _eigh(a: Tensor, uplo: str = "L", compute_v: bool = True) -> Any:
 
 # -- equations and determinants ------------------------------------------------------------
 #
-# torch wants the LU factors too, for the gradient, where it passes them on to `linalg_lu_solve`. GT's ops return none:
-# the matrix itself stands for them, and the equations of the gradient are solved from it. Its pivots are marked.
-
-_MARK = "_factors_are_the_matrix"
+# torch wants the LU factors too, for the gradient, where it passes them on to `linalg_lu_solve`. Here the matrix itself
+# stands for them, and the equations of the gradient are solved from it. Its pivots are int64; those of factors int32.
 
 
 def _unfactored(a: Tensor) -> tuple[Tensor, Tensor]:
-    pivots = creation.zeros(a._type.shape[:-1], dtype=int32)
-    pivots.__dict__[_MARK] = True
-    return a, pivots
+    return a, creation.zeros(a._type.shape[:-1], dtype=int64)
 
 
 def _turned(a: Tensor) -> Tensor:
@@ -90,10 +84,26 @@ def _slogdet(a: Tensor) -> Any:
 
 
 def _lu_solve(lu: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
-    if _MARK not in pivots.__dict__:
-        raise MissingKernel(f"aten::linalg_lu_solve: the device {NAME!r} has no LU factors; use torch.linalg.solve")
+    if pivots._type.dtype is int32:
+        return linalg.lu_solve(lu, pivots, b, left=left, adjoint=adjoint)
     a = lu.mH if adjoint else lu
     return call(SOLVE, (a, b)) if left else call(SOLVE, (a.mT, b.mT)).mT
+
+
+def _lu_unpack(lu: Tensor, pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
+    return tuple(factorizations.lu_unpack(lu, pivots, unpack_data, unpack_pivots))
+
+
+def _lu(a: Tensor, *, pivot: bool = True) -> Any:
+    return tuple(linalg.lu(a, pivot=pivot))
+
+
+def _lu_factor(a: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    return tuple(linalg.lu_factor_ex(a, pivot=pivot))
+
+
+def _eig(a: Tensor) -> Any:
+    return tuple(linalg.eig(a))
 
 
 def _triangular_solve(
@@ -138,10 +148,16 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "_fft_r2c": _r2c,
     "_linalg_det": _det,
     "_linalg_eigh": _eigh,
+    "_linalg_eigvals": linalg.eigvals,
     "_linalg_slogdet": _slogdet,
     "_linalg_solve_ex": _solve,
     "_linalg_svd": _svd,
+    "linalg_eig": _eig,
+    "linalg_eigvals": linalg.eigvals,
+    "linalg_lu": _lu,
+    "linalg_lu_factor_ex": _lu_factor,
     "linalg_lu_solve": _lu_solve,
+    "lu_unpack": _lu_unpack,
     "ormqr": _ormqr,
     "triangular_solve": _triangular_solve,
 }
