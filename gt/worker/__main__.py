@@ -23,8 +23,8 @@ from gt.worker.engines import make_engine
 
 #: How long a worker tries to reach its server, which may still be starting.
 CONNECT_TIMEOUT_S = 30.0
-#: How often an idle thread of an op checks for its next part before it sleeps: 50 microseconds on x86-64. The default
-#: of libgomp, 300,000 times, is 17 milliseconds there, in which it takes a core from the client and the server.
+#: How often an idle thread of an op checks for its next part before it sleeps. One takes up to 140 cycles on x86-64, so
+#: the default of libgomp, 300,000, is 17 milliseconds there, in which the client and the server lack a core.
 SPIN_COUNT = 1000
 
 
