@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
+import platform
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,7 +16,8 @@ import pytest
 import gt
 from gt.launch.cgroup import cgroup_free_bytes
 from gt.testing import Cluster
-from gt.worker.__main__ import memory_size
+from gt.worker import __main__ as worker_main
+from gt.worker.__main__ import SPIN_COUNT, memory_size
 from gt.worker.engines import host_memory
 from gt.worker.engines.host_memory import HostMemory, NoHostMemory
 from tests.support.processes import System
@@ -148,3 +154,52 @@ def test_small_results_and_views_are_not_checked(monkeypatch: pytest.MonkeyPatch
         machine.available = 0
         with pytest.raises(gt.OutOfMemory, match="out of memory: this needs"):
             gt.ones(1 << 15, 1 << 13).sum().item()
+
+
+FAULTS = """
+import ctypes, resource, sys
+from gt.worker.engines.host_memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory(1 << 30)
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [libc.malloc(2 << 20) for _ in range(32)]
+    for block in blocks:
+        ctypes.memset(block, 1, 2 << 20)
+    for block in blocks:
+        libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_freed_memory_is_kept_for_the_next_step() -> None:
+    """32 blocks of 2 MiB are 16,384 pages of 4 KiB."""
+    kept, returned = (
+        int(subprocess.run([sys.executable, "-c", FAULTS, mode], check=True, capture_output=True, text=True).stdout)
+        for mode in ("keep", "return")
+    )
+    assert kept < 1000
+    assert returned > 8000
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere an idle thread waits for a short time only")
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, str(SPIN_COUNT)), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_idle_threads_of_an_op_sleep_soon(
+    given: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user decides otherwise. The variable is set before torch is loaded, which reads it once."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "GT_TORCH_DEVICE"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    seen: list[str | None] = []
+    monkeypatch.setattr(worker_main, "_connect", lambda options: seen.append(os.environ.get("GOMP_SPINCOUNT")) or 0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # a worker ends at once with SIGTERM; this process does not
+    assert worker_main.main([]) == 0
+    assert seen == [spins]

@@ -21,7 +21,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.stream import scope
+from gt.client.stream.predicted_reads import PredictedReads
 from gt.client.stream.recorder import Recorder
+from gt.client.stream.replies import Replies
 from gt.client.stream.server_connection import ServerConnection
 from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS, Templates
 from gt.errors import GtError
@@ -44,10 +46,10 @@ MAX_FREED = 4096
 class Outbox:
     """The words of one session that are not yet submitted, and how many of the submitted ones the workers finished."""
 
-    def __init__(self, connection: ServerConnection, templates: Templates, abandoned_reads: list[int]) -> None:
-        self._connection, self.templates = connection, templates
-        #: requests that the next `Cancel` names
-        self._abandoned_reads = abandoned_reads
+    def __init__(self, connection: ServerConnection, templates: Templates, replies: Replies) -> None:
+        self._connection, self.templates, self._replies = connection, templates, replies
+        #: values that are requested with the fragments that make them
+        self.predictions = PredictedReads(replies, templates)
         self.words: list[Any] = []
         self.extend, self.append = self.words.extend, self.words.append
         #: `full` is called at this many words: ``batch``, or more while a known stretch may be complete soon
@@ -121,6 +123,7 @@ class Outbox:
         self.defined_bytes = 0
         with self.lock:
             self.templates.clear()
+            self.predictions.clear()
         self.extend((RESET, oldest))
 
     def run_fragment(self, words: Callable[[int], list[Any]], results: int, weight: int) -> int:
@@ -156,14 +159,8 @@ class Outbox:
                 self._cut(())
                 return
             templates.period = 0
-        else:
-            if templates.matches(words):
-                self._cut(())
-                self.limit = self.batch
-                return
-            if expected := templates.expected_length(words, 1):
-                self.limit = expected
-                return
+        elif self._cut_or_wait(words):
+            return
         self.limit = self.batch
         self.flush()
         if period := templates.find_period():
@@ -171,10 +168,28 @@ class Outbox:
                 templates.begin(self.next_id() + 1)
                 templates.period = self.limit = period
 
+    def _cut_or_wait(self, words: list[Any]) -> bool:
+        """Cut if a known stretch, or an early part of one, is complete; else wait for the next length where that may
+        be. False if nothing is to be waited for."""
+        count, predictions = len(words), self.predictions
+        early = bool(predictions.cut_lengths) and not scope.innermost().compile and predictions.cuts_at(words)
+        if early or (count >= self.batch and self.templates.matches(words)):
+            self._cut(())
+            self.limit = self._first_limit()
+            return True
+        expected = self.templates.expected_length(words, 1) if count >= self.batch else self.batch
+        if expected:
+            self.limit = min(expected, predictions.next_length(count) or expected)
+        return expected > 0
+
+    def _first_limit(self) -> int:
+        """The limit of a new stretch."""
+        return min(self.batch, self.predictions.next_length(0) or self.batch)
+
     def cut(self, rest: tuple[Any, ...] = ()) -> None:
         """A repeated stretch may end here. ``rest`` is emitted after it and is not part of it."""
         if self.templates.enabled and self.recorder is None:
-            self.limit = self.batch
+            self.limit = self._first_limit()
             self.templates.program_cuts()
             self._cut(rest)
         elif rest:
@@ -209,9 +224,9 @@ class Outbox:
             if count or not templates.empty:
                 match = templates.cut(self.words[:count], compile) if count <= MAX_FRAGMENT_WORDS else None
                 if match is not None:
-                    run, weight = match
-                    self._extra += max(0, weight - len(run))
-                    self.words[:count] = run
+                    template, run = match
+                    self._extra += max(0, count - len(run))
+                    self.words[:count] = run + self.predictions.ran(template, templates.base)
                 self.extend(templates.forgotten)
                 templates.forgotten.clear()
             self.extend(rest)
@@ -241,9 +256,11 @@ class Outbox:
 
     def _send_cancel(self) -> None:
         with self.lock:
-            reads = self._abandoned_reads[:]
+            self.predictions.abandon()
+            abandoned = self._replies.abandoned
+            reads = abandoned[:]
             self._connection.send([encode(Cancel(reads))])
-            del self._abandoned_reads[: len(reads)]
+            del abandoned[: len(reads)]
 
     def flush_in_background(self) -> bool:
         """For the background thread, which must neither wait nor raise. True if it should come back soon."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gt.errors import GtError
-from gt.wire.messages import Blocks, ValueChunk, ValueInline
+from gt.wire.messages import Blocks, NoValue, ValueChunk, ValueInline
 from gt.wire.transfers import Incoming
 
 
 class PendingValue:
-    __slots__ = ("_blocks", "_incoming", "_missing", "buffer", "done", "error", "likely_error", "nbytes", "received")
+    __slots__ = (
+        "_blocks", "_incoming", "_missing", "buffer", "done", "error", "likely_error", "nbytes", "received", "refusals",
+    )  # fmt: skip
 
     def __init__(self, nbytes: int = 0) -> None:
         self.buffer: Any = None
@@ -20,6 +22,8 @@ class PendingValue:
         self.error: GtError | None = None
         #: an error that another worker will describe better
         self.likely_error: GtError | None = None
+        #: why there is no value, as long as the program does not wait for it; None: it does
+        self.refusals: list[NoValue] | None = None
         #: worker -> the value it sends in chunks, and the memory for it
         self._incoming: dict[int, tuple[Incoming, Any]] = {}
         #: worker -> (starts, sizes) of the block it sends, if there are several
@@ -30,6 +34,7 @@ class PendingValue:
     def restart(self) -> None:
         """Forget what has arrived: the value is sent again, perhaps by other workers."""
         self.buffer, self.received, self.likely_error = None, 0, None
+        self.refusals = None if self.refusals is None else []
         self._incoming.clear()
         self._blocks = None
         self._missing = set()

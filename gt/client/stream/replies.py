@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections import deque
 from typing import Any
 
 from gt.client.stream.failures import Failures
@@ -33,6 +34,8 @@ from gt.wire.words import MAX_UNTAKEN_BYTES, counted_bytes
 
 #: Seconds that a read waits for the reason of a failure, once another worker has reported that there was a failure.
 FAILURE_DETAIL_TIMEOUT_S = 3.0
+#: How many predicted reads that the program did not do are remembered.
+MAX_DROPPED = 64
 
 
 @interrupts.deferred
@@ -44,6 +47,8 @@ class Replies:
         self.pending: dict[int, Any] = {}
         #: reads that nobody waits for any more, and that the server does not know of
         self.abandoned: list[int] = []
+        #: predicted reads that the program did not do; their replies may still arrive
+        self._dropped: deque[int] = deque()
         self._rings = SharedRings()
         #: the counted bytes of reads that have ended and that the server does not know of
         self._taken = 0
@@ -56,6 +61,26 @@ class Replies:
         request = self._next_request()
         self.pending[request] = pending
         return request
+
+    def predict(self, nbytes: int) -> int:
+        """Register a reply that the program does not wait for yet."""
+        pending = PendingValue(nbytes)
+        pending.refusals = []
+        return self.expect(pending)
+
+    def claim(self, request: int) -> None:
+        """The program waits for a reply that was predicted."""
+        pending: PendingValue = self.pending[request]
+        refusals, pending.refusals = pending.refusals or (), None
+        for refusal in refusals:
+            self._failures.no_value(refusal, pending)
+
+    def drop(self, request: int) -> None:
+        """The program does not read what was predicted. Its reply is ignored, and a failure in it counts as unread."""
+        self._take(self.pending[request].nbytes)
+        if len(self._dropped) == MAX_DROPPED:
+            self.pending.pop(self._dropped.popleft(), None)
+        self._dropped.append(request)
 
     def wait(self, request: int) -> PendingValue:
         """Wait for the reply. If it is an error that another worker describes better, wait a little for that."""
@@ -154,7 +179,11 @@ class Replies:
         return WorkerLost(f"{who} is gone, or its memory cannot be read ({error}); GT_SHM=0 does without it")
 
     def no_value(self, m: NoValue, frames: object) -> None:
-        self._failures.no_value(m, self.pending.get(m.request))
+        pending = self.pending.get(m.request)
+        if pending is not None and pending.refusals is not None:
+            pending.refusals.append(m)
+        else:
+            self._failures.no_value(m, pending)
 
     def answer(self, m: Answer | Located | Listening, frames: object) -> None:
         if (answers := self.pending.pop(m.request, None)) is not None:

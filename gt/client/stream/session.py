@@ -59,6 +59,9 @@ from gt.wire.words import FETCH, MAX_INLINE_BYTES
 if TYPE_CHECKING:
     from gt.launch.dashboard import DashboardProcess
 
+#: The settings with which workers compile what is repeated.
+COMPILING = frozenset(("GT_AUTO_COMPILE", "GT_COMPILE"))
+
 
 @interrupts.deferred
 class Session:
@@ -72,7 +75,7 @@ class Session:
         by_code: dict[int, Signature] = {}
         self.failures = failures = Failures()
         self.replies = replies = Replies(connection, failures)
-        self.outbox = outbox = Outbox(connection, Templates(by_code), replies.abandoned)
+        self.outbox = outbox = Outbox(connection, Templates(by_code), replies)
         self.signatures = Signatures(outbox, connection, by_code)
         self.uploads = uploads = Uploads(connection)
         #: what receives the events while the program listens to them
@@ -121,6 +124,26 @@ class Session:
         if not isinstance(pending.error, ClusterError):  # a worker has finished everything before the read
             outbox.acknowledge(sent)
             self.connection.cancels_due = 0
+        return self._value(pending)
+
+    def read_result(self, id: int, type: TensorType) -> Any:
+        """`read` for a tensor that was never written in place. Its value may have been requested before."""
+        outbox = self.outbox
+        predictions = outbox.predictions
+        request = predictions.claim(id) if outbox.recorder is None else 0
+        predictions.read(id, type.nbytes)
+        if not request:
+            return self.read(id, type)
+        if outbox.words:
+            try:
+                outbox.cut()
+            except BaseException:
+                self.replies.abandon(request)
+                raise
+        return self._value(self.replies.wait(request))
+
+    def _value(self, pending: PendingValue) -> Any:
+        """The bytes of a value that has arrived. Raises its error."""
         if pending.error is not None:
             try:
                 raise self.connection.explained(pending.error)
@@ -211,6 +234,7 @@ class Session:
     def _welcome(self, m: Welcome, frames: object) -> None:
         self.id, self.connection.workers, self.settings_on_server = m.id, m.workers, m.settings
         self.signatures.limit(m.definitions)
+        self.outbox.predictions.may_cut = COMPILING.isdisjoint(m.settings)
         self.uploads.limit = m.transfers
 
     def _refused(self, m: Refusal, frames: object) -> None:

@@ -18,13 +18,17 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import pairwise
 from operator import itemgetter, neg
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.client.stream.candidates import Candidate, Candidates, Codes, Key, joined
 from gt.ops import Signature
+from gt.ops.signature import HEAD
 from gt.wire.fragments import NoFragment, SortedWords, make_fragment, run_words, sort_words
 from gt.wire.structures import Fragment
 from gt.wire.words import FORGET, MAX_FRAGMENT_WORDS
+
+if TYPE_CHECKING:
+    from gt.client.stream.predicted_reads import ReadHistory
 
 #: Words in one submission, if they match no template.
 BATCH_WORDS = 640
@@ -63,6 +67,8 @@ class Template:
     ) -> None:
         self.fragment: Fragment = make_fragment(number, words, kinds, compile)
         self.number, self.length, self.compile = number, len(words), compile
+        #: which of its results the program reads; None: none so far
+        self.reads: ReadHistory | None = None
         #: is it a section of a longer stretch, and not the last one?
         self.continues = continues
         self._fixed_at = _getter(kinds.fixed)
@@ -142,7 +148,7 @@ class Templates:
         """The length of a known stretch that begins like these words, and has at least ``more`` words more; else 0."""
         if self._sent or not self.enabled or not self._lengths:
             return 0
-        codes = self._first_codes(words)
+        codes = self.first_codes(words)
         same_beginning = self._lengths.get(codes if len(codes) == KEY_CODES else codes[:1], ())
         lengths = [row for row in same_beginning if row[0] >= len(words) + more]
         sections = [length for length, continues in lengths if continues]
@@ -157,7 +163,7 @@ class Templates:
         """Does a template stand for exactly these words?"""
         if self._sent or not self.enabled:
             return False
-        for template in self._templates.get((len(words), self._first_codes(words)), ()):
+        for template in self._templates.get((len(words), self.first_codes(words)), ()):
             if (run := template.match(words, self.base)) is not None:
                 self._match = template, run, len(words)
                 return True
@@ -174,8 +180,8 @@ class Templates:
 
     # -- at its end ------------------------------------------------------------------------
 
-    def cut(self, words: list[Any], compile: bool) -> tuple[list[Any], int] | None:
-        """End the stretch: the words to send instead of these, and the weight of these. None: send these words."""
+    def cut(self, words: list[Any], compile: bool) -> tuple[Template, list[Any]] | None:
+        """End the stretch: the template of these words, and the words that run it. None: send these words."""
         length = len(words)
         if self._sent or length < MIN_WORDS or length > MAX_FRAGMENT_WORDS:
             self._learn(words, compile)
@@ -183,15 +189,15 @@ class Templates:
         match, self._match = self._match, None
         if match is not None and match[0].compile == compile and match[2] == length:
             self._recent.move_to_end(match[0].number)
-            return match[1], length
-        for template in self._templates.get((length, self._first_codes(words)), ()):
+            return match[0], match[1]
+        for template in self._templates.get((length, self.first_codes(words)), ()):
             if template.compile == compile and (run := template.match(words, self.base)) is not None:
                 self._recent.move_to_end(template.number)
-                return run, length
+                return template, run
         learned = self._learn(words, compile)
         if learned is None or (run := learned.match(words, self.base)) is None:
             return None
-        return run, length
+        return learned, run
 
     def program_cuts(self) -> None:
         """The program cuts the stream where it repeats, so a period is searched for only in very long stretches."""
@@ -213,7 +219,7 @@ class Templates:
         length, submissions = self._sent + len(words), [*self._submissions, words]
         if length < MIN_WORDS:
             return None
-        key = length, self._first_codes(submissions[0])
+        key = length, self.first_codes(submissions[0])
         if self._sent and any(t.compile == compile for t in self._templates.get(key, ())):
             return None
         stretch = Candidate(submissions, self.base)
@@ -244,7 +250,7 @@ class Templates:
 
     def _add_sections(self, words: list[Any], whole: SortedWords, compile: bool) -> None:
         """Each section ends with the first instruction that makes it long enough, so those of a loop are equal."""
-        starts = self._instruction_starts(words) or []
+        starts = self.instruction_starts(words) or []
         ends = [after for at, after in pairwise(starts) if words[at] >= 0]
         begin, base, created = 0, self.base, deque(whole.created_uses)
         for end in (*ends, len(words)):
@@ -253,7 +259,7 @@ class Templates:
             begin += _leading_frees(words[begin:end])
             section = words[begin:end]
             if len(section) >= MIN_WORDS:
-                key = len(section), self._first_codes(section)
+                key = len(section), self.first_codes(section)
                 kinds = sort_words(section, self._by_code, base, fresh=True)
                 self._add(key, section, kinds, base, compile, continues=end < len(words))
             while created and created[0][0] < end:
@@ -304,7 +310,7 @@ class Templates:
             if not self._lengths[first]:
                 del self._lengths[first]
 
-    def _first_codes(self, words: list[Any]) -> Codes:
+    def first_codes(self, words: list[Any]) -> Codes:
         """The first codes, without the frees among them: these may differ between repetitions."""
         codes: list[int] = []
         i, end = 0, len(words)
@@ -339,7 +345,7 @@ class Templates:
             return 0
         self._next_search = 2 * self._sent
         words = joined(list(self._last))
-        starts = self._instruction_starts(words)
+        starts = self.instruction_starts(words)
         if starts is None:
             return 0
         starts = starts[-PERIOD_WINDOW:]
@@ -351,7 +357,7 @@ class Templates:
         length -= _leading_frees(words[-length:])
         return length if length >= MIN_WORDS else 0
 
-    def _instruction_starts(self, words: list[Any]) -> list[int] | None:
+    def instruction_starts(self, words: list[Any]) -> list[int] | None:
         """The position of each instruction; None if a signature was forgotten, or if there are too few instructions."""
         starts, i, end = [], 0, len(words)
         while i < end:
@@ -364,6 +370,14 @@ class Templates:
             else:
                 i += signature.width
         return starts if i == end and len(starts) > 2 * MIN_REPEATS else None
+
+    def end_of_creation(self, template: Template, result: int) -> int:
+        """The position behind the instruction that creates the k-th result of a template; 0 if it is not known."""
+        words, slot = template.fragment.words, template.fragment.inputs + result
+        for at, after in pairwise(self.instruction_starts(words) or ()):
+            if words[at] >= 0 and slot in words[at + HEAD : at + self._by_code[words[at]].start]:
+                return after
+        return 0
 
 
 def _leading_frees(words: list[Any]) -> int:

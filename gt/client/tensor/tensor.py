@@ -176,7 +176,9 @@ class Tensor(Declared):
 
         if self._view is not None:
             self._view.refresh(self)
-        data = self._cell.session.read(self._cell.id, self._type)
+        cell = self._cell
+        read = cell.session.read if cell.version else cell.session.read_result
+        data = read(cell.id, self._type)
         return np.frombuffer(data, dtype=self._type.dtype.name).reshape(self._type.shape)
 
     def _readable(self) -> np.ndarray[Any, Any]:

@@ -13,8 +13,10 @@ What is left is looked up only when the results since the last look may have use
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
+import platform
 import resource
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +28,11 @@ from gt.ops import Signature
 MIN_CHECKED_BYTES = 1 << 20
 #: The part of all memory that stays free: an n-th, and at least so much, but never more than a quarter.
 HEADROOM_PART, MIN_HEADROOM_BYTES = 32, 256 << 20
+
+#: Smaller arrays are allocated on the heap, as glibc's own limit grows up to this size; the free bytes the heap keeps.
+MAX_HEAP_BYTES, KEPT_FREE_BYTES = 32 << 20, 256 << 20
+#: the names of glibc's <malloc.h>
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 class NoHostMemory(MemoryError):
@@ -85,6 +92,15 @@ class HostMemory:
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if soft == resource.RLIM_INFINITY or nbytes < soft:
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, hard))
+
+
+def keep_freed_memory(most: int) -> None:
+    """Let the heap of this process keep freed memory, at most so much, for the next step. By default glibc returns most
+    of it to the kernel, and each page of the next step is a fault. Other C libraries are left as they are."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and platform.libc_ver()[0] == "glibc":
+        mallopt(M_MMAP_THRESHOLD, MAX_HEAP_BYTES)
+        mallopt(M_TRIM_THRESHOLD, min(KEPT_FREE_BYTES, most))
 
 
 def _data_bytes() -> int:

@@ -18,7 +18,7 @@ from gt.ops import Signature
 from gt.types import TensorType
 from gt.wire.words import MAX_INLINE_BYTES
 from gt.worker.engines import ArrayStorage
-from gt.worker.engines.host_memory import HostMemory
+from gt.worker.engines.host_memory import HostMemory, keep_freed_memory
 from gt.worker.engines.marks import ClockMarks, Marks
 
 #: How many `Execute` messages the GPU may be behind.
@@ -53,6 +53,8 @@ class TorchEngine:
     def limit_memory(self, nbytes: int | None, shared: bool) -> None:
         if not self.on_gpu:
             self._host_memory = HostMemory(nbytes)
+            if nbytes is None:
+                keep_freed_memory(self._host_memory.headroom)
         elif nbytes is not None or shared:
             total = torch.cuda.get_device_properties(self._device).total_memory
             part = 1 - 1 / GPU_HEADROOM_PART if nbytes is None else min(1.0, nbytes / total)
