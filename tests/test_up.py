@@ -227,7 +227,7 @@ print("second", (x + 1).sum().item(), flush=True)
 def test_the_next_system_continues_the_journal(sshd, tmp_path):
     """Everything ends with gt up. A client that waits gets its values from the next one, which has other workers."""
     port, journal, snapshots = free_port(), tmp_path / "a journal", tmp_path / "snapshots"
-    words = ("localhost:1", "--ports", f"{port}-{port}", "--journal", str(journal), "--snapshots", str(snapshots))
+    words = ("localhost:1", "--ports", f"{port}-{port + 20}", "--journal", str(journal), "--snapshots", str(snapshots))
     up = sshd.up(*words)
     up.expect("1 of 1 worker joined")
     client = sshd.start("-c", WAIT)
