@@ -34,6 +34,13 @@ FOUND = {
         794589459, kill 238999529, keep 36694413, join 476007087, kill 309531715, reset 850795222
         """,
     ),
+    "the same, after the last worker with a copy was lost": (
+        1001918,
+        """
+        loop 576735361, act 124615874, reset 912305250, keep 969292373, fork 277939761, stop_client 563363903,
+        kill 138047660, reset 45126993, join 150121822, kill 1002359673, kill 618582781, loop 593620133
+        """,
+    ),
 }
 
 
