@@ -24,6 +24,32 @@ def test_faults_change_no_value(block: int) -> None:
     assert faults > 10 * PLAYS
 
 
+#: What was wrong -> (seed, shrunk schedule) of a play that found it.
+FOUND = {
+    "a fork of a snapshot whose session ended while it was taken again": (
+        1000755,
+        """
+        kill 471682784, silence 767705856, act 966519188, act 954176462, loop 228906916, keep 824419783, join
+        1019127757, end_client 483696316, loop 169995113, fork 784374816, loop 860810721, fork 1051969521, keep
+        794589459, kill 238999529, keep 36694413, join 476007087, kill 309531715, reset 850795222
+        """,
+    ),
+    "the same, after the last worker with a copy was lost": (
+        1001918,
+        """
+        loop 576735361, act 124615874, reset 912305250, keep 969292373, fork 277939761, stop_client 563363903,
+        kill 138047660, reset 45126993, join 150121822, kill 1002359673, kill 618582781, loop 593620133
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("seed", "text"), FOUND.values(), ids=FOUND)
+def test_what_was_found(seed: int, text: str) -> None:
+    steps = [Step(kind, int(number)) for kind, number in (step.split() for step in text.split(","))]
+    assert failure(seed, steps) == ""
+
+
 def test_all_kinds_of_faults_happen() -> None:
     kinds = {step.kind for seed in range(20) for step in schedule(seed)}
     assert kinds == set(fault_plays.WEIGHTS) > FAULTS

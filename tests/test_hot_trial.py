@@ -145,6 +145,9 @@ def test_what_cannot_be_captured_is_not_compared() -> None:
         raise RuntimeError("not during a capture")
 
     compiled = CompiledProgram(Program(scaled(), [2, 3], frozenset(), CPU, compiled=True), right, [set()], [], 0.0)
-    run_trial(scaled(), compiled, [torch.ones(3, 4), torch.ones(3, 4)], [2, 3], broken, lambda: compiled.program)
+    said: list[str] = []
+    inputs = [torch.ones(3, 4), torch.ones(3, 4)]
+    run_trial(scaled(), compiled, inputs, [2, 3], broken, lambda: compiled.program, said.append)
+    assert said == ["no time of a graph (not during a capture):"]
     assert compiled.graph_seconds == (0.0, 0.0)
     assert slower(compiled, on_gpu=True) == ""

@@ -6,9 +6,11 @@ import contextlib
 import random
 import re
 import signal
+import subprocess
 import time
 from collections import deque
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -28,6 +30,7 @@ from gt.wire.numbering import (
     control,
     read_control,
 )
+from gt.wire.shared import is_stopped, process_identity
 from gt.wire.sockets import HANDSHAKE_CUT, NOT_AUTHORIZED, ZmqConnection, ZmqListener, silence_ms
 from tests.support.keys import IDENTITIES, PEER_KEYS, SERVER_KEYS
 from tests.support.processes import System, free_port, wait_until
@@ -275,6 +278,72 @@ def test_a_client_that_is_killed_while_it_is_silent(
     wait_until(lambda: pair.turn() and pair.gone, 30, "the end of the session")
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_connection_of_a_stopped_client_is_reset(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, returns: bool
+) -> None:
+    """The client cannot notice the reset while it is stopped. Its time to come back begins when it continues."""
+    monkeypatch.setattr(leased_listener, "GRACE_S", 0.3)
+    monkeypatch.setattr(leased_listener, "SILENT_GRACE_S", 0.3)
+    stopped = True
+    monkeypatch.setattr(leased_listener, "is_stopped", lambda process: stopped and process == process_identity())
+    pair = Pair(stack, lease_s=1000.0)
+    client, pair.client = pair.client, mock.Mock(take=list)
+    pair.proxy.reset()
+    wait_until(lambda: pair.turn() and pair.notes, 30, "that it is stopped")
+    assert pair.notes == ["lost its connection and is stopped; its session is kept for 1000 s"]
+    end = time.monotonic() + 3 * leased_listener.GRACE_S
+    wait_until(lambda: pair.turn() and time.monotonic() > end, 30)
+    assert not pair.gone
+    stopped = False
+    if returns:
+        pair.client = client
+        pair.send(5, 5)
+        pair.settle()
+        assert pair.notes[1:] == ["has a new connection"]
+    else:
+        wait_until(lambda: pair.turn() and pair.gone, 30, "the end of the session")
+
+
+def test_the_time_in_which_the_server_did_not_run_does_not_count(stack: contextlib.ExitStack) -> None:
+    pair = Pair(stack, lease_s=1000.0)
+    pair.client = mock.Mock(take=list)
+    pair.proxy.reset()
+    lease = pair.listener._by_name[pair.name]
+    wait_until(lambda: pair.turn() and lease.wire is None, 30, "that the connection is lost")
+    assert pair.listener.silent(pair.last_tick + 60) == []
+    assert pair.listener.silent(pair.last_tick + 65) == [pair.name]
+
+
+def test_a_stopped_client_is_kept_no_longer_than_its_lease(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leased_listener, "GRACE_S", 0.1)
+    monkeypatch.setattr(leased_listener, "is_stopped", lambda process: True)
+    pair = Pair(stack, lease_s=1.0)
+    pair.client = mock.Mock(take=list)
+    pair.proxy.reset()
+    wait_until(lambda: pair.turn() and pair.gone, 30, "the end of the lease")
+    assert pair.notes == ["lost its connection and is stopped; its session is kept for 1 s"]
+
+
+def test_which_processes_are_stopped() -> None:
+    assert not is_stopped(process_identity())
+    namespace = process_identity().rpartition(" ")[0]
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert not is_stopped(f"{namespace} {child.pid}")
+        child.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(f"{namespace} {child.pid}"), 30, "that it is stopped")
+        # names that no process of this host has
+        for unknown in ("", "x", f"another boot {child.pid}", f"{namespace} {child.pid}/../{child.pid}", namespace):
+            assert not is_stopped(unknown)
+    finally:
+        child.kill()
+        child.wait()
+    assert not is_stopped(f"{namespace} {child.pid}")
+
+
 @pytest.mark.parametrize("seconds", ["ten", "0", "-1", "nan", "inf"])
 def test_a_silence_that_is_no_duration(seconds: str) -> None:
     with pytest.raises(ConfigError, match=f"GT_SILENCE_S={seconds}: a number of seconds is needed, for example 10"):
@@ -468,6 +537,34 @@ def test_a_client_that_is_stopped_and_one_whose_network_is_away(stack: contextli
     client.expect("the server answers again, after")
     client.expect("third 15")
     assert client.end() == 0
+
+
+def test_clients_that_are_stopped_while_their_connections_are_reset(stack: contextlib.ExitStack) -> None:
+    """One of them continues, and finds its session. The other one is killed, and its session ends soon."""
+    system = System(stack)
+    system.worker("--backend", "numpy")
+    clients, proxies = [], []
+    for number in (1, 2):
+        proxies.append(Proxy(stack, system.port))
+        code = """
+            x = gt.arange(5)
+            say("first", x.sum().item())
+            go()
+            say("second", x.sum().item())
+        """
+        clients.append(system.client(code, port=proxies[-1].port))
+        clients[-1].expect("first 10")
+        clients[-1].kill(signal.SIGSTOP)
+        proxies[-1].reset()
+        system.server.expect(f"client {number} lost its connection and is stopped; its session is kept for")
+    clients[1].kill()
+    system.server.expect("client 2 is gone", 60)
+    assert "client 1 is gone" not in system.server.output
+    clients[0].kill(signal.SIGCONT)
+    clients[0].tell()
+    clients[0].expect("second 10")
+    system.server.expect("client 1 has a new connection")
+    assert clients[0].end() == 0
 
 
 @pytest.mark.parametrize("shared_memory", ["0", pytest.param("1", marks=pytest.mark.long)])

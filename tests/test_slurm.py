@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import slurm
 from tests.support.keys import copy_server_key
-from tests.support.processes import ROOT, Process, alive, script, wait_until
+from tests.support.processes import ROOT, Process, alive, free_port, script, wait_until
 
 needs_slurm = pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not())
 NUMPY = {"GT_BACKEND": "numpy", "CUDA_VISIBLE_DEVICES": ""}
@@ -270,6 +270,18 @@ def test_no_job(stack, tmp_path):
     process = script("import gt; gt.launch.slurm_workers()", stack=stack)
     assert process.end() == 1
     assert "this program does not run in a Slurm job" in process.output
+
+
+def test_snapshots_in_a_folder(stack, tmp_path):
+    """One task, with the variables that Slurm sets."""
+    job = {"JOB_ID": "1", "STEP_ID": "0", "PROCID": "0", "STEP_NUM_TASKS": "1", "LAUNCH_NODE_IPADDR": "127.0.0.1"}
+    port, snapshots = free_port(), tmp_path / "snapshots"
+    options = ("--folder", str(tmp_path), "--ports", f"{port}-{port + 20}", "--snapshots", str(snapshots))
+    variables = {f"SLURM_{name}": value for name, value in job.items()}
+    process = Process("-m", "gt", "slurm-worker", "--backend", "numpy", *options, **variables)
+    stack.callback(process.close)
+    process.expect("listening on 127.0.0.1:")
+    wait_until(snapshots.is_dir)
 
 
 # -- the batch script ----------------------------------------------------------------------

@@ -212,6 +212,37 @@ def test_the_server_on_the_first_host(sshd, tmp_path):
     sshd.wait_for_the_end()
 
 
+WAIT = """
+import sys, gt
+gt.recovery("replay", wait=60)
+gt.connect()
+x = gt.arange(5)
+print("first", x.sum().item(), flush=True)
+sys.stdin.readline()
+print("second", (x + 1).sum().item(), flush=True)
+"""
+
+
+@needs_sshd
+def test_the_next_system_continues_the_journal(sshd, tmp_path):
+    """Everything ends with gt up. A client that waits gets its values from the next one, which has other workers."""
+    port, journal, snapshots = free_port(), tmp_path / "a journal", tmp_path / "snapshots"
+    words = ("localhost:1", "--ports", f"{port}-{port + 20}", "--journal", str(journal), "--snapshots", str(snapshots))
+    up = sshd.up(*words)
+    up.expect("1 of 1 worker joined")
+    client = sshd.start("-c", WAIT)
+    client.expect("first 10")
+    assert snapshots.is_dir()
+    up.kill()
+    up.end()
+    wait_until(lambda: not [c for c in sshd.processes().values() if "gt.server" in c or "gt.worker" in c])
+    sshd.up(*words).expect("1 of 1 worker joined")
+    client.tell()
+    client.expect("second 15")
+    assert client.end() == 0
+    assert sshd.run("-m", "gt", "down").returncode == 0
+
+
 # -- what can go wrong -----------------------------------------------------------------------
 
 
@@ -234,6 +265,10 @@ PROBLEMS = {
     "several hosts": (["no-such-host.invalid:1", "old:1", "--address", "127.0.0.1"], "old/0: GT 0.0.9 (protocol 1)"),
     "a worker that dies": (["node1:1", "broken:1"], "broken/0: it ended, exit code 1: "),
     "no ssh": (["node1:1", "--ssh", "/nowhere/ssh"], "--ssh /nowhere/ssh: "),
+    "a folder of another host": (
+        ["node1:1", "--server-on-first-host", "--journal", "journal"],
+        "--journal journal: the server runs on node1, so name the whole path there",
+    ),
     "wrong ports": (["localhost:1", "--ports", "9100-9000"], "--ports 9100-9000: expected a range of ports"),
 }
 

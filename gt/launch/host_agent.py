@@ -49,6 +49,9 @@ class HostTask(msgspec.Struct, frozen=True):
     backend: str = ""
     #: whether the loss of a worker ends the server
     end_with_workers: bool = False
+    #: folders of the server; empty: it keeps no journal, and no snapshots in files
+    journal: str = ""
+    snapshots: str = ""
     #: settings of the processes
     settings: dict[str, str] = {}
 
@@ -104,8 +107,10 @@ class HostAgent:
         self._tokens = create_token(folder, join_user(os.getpid()), "worker", Quota()), f"{secret}@{key}"
         # the third word: the address of this host by which the other end reached it
         host = self._task.address or os.environ.get("SSH_CONNECTION", "").split()[2]
-        end = ["--end-with-workers"] * self._task.end_with_workers
-        self._start("gt.server", {}, "--host", host, *TRUSTED_NETWORKS, *end)
+        options = ["--end-with-workers"] * self._task.end_with_workers
+        options += ["--journal", self._task.journal] if self._task.journal else []
+        options += ["--snapshots", self._task.snapshots] if self._task.snapshots else []
+        self._start("gt.server", {}, "--host", host, *TRUSTED_NETWORKS, *options)
 
     def _start(self, module: str, environment: dict[str, str], *options: str) -> None:
         ports = ["--ports", self._task.ports] if self._task.ports else []

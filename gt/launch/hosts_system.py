@@ -43,6 +43,9 @@ class UpPlan(NamedTuple):
     backend: str
     #: seconds for all workers to join
     timeout: float
+    #: folders on the host of the server; empty: none
+    journal: str = ""
+    snapshots: str = ""
 
 
 class HostsSystem:
@@ -81,12 +84,26 @@ class HostsSystem:
         first = self._hosts[0]
         there = self._plan.server_on_first_host and not first.is_here
         host = first if there else Host("localhost", 0)
-        task = this_task("" if there else self._own_address(), ports=self._plan.ports, settings=self._settings)
+        task = this_task(
+            "" if there else self._own_address(),
+            ports=self._plan.ports,
+            settings=self._settings,
+            journal=self._server_folder("--journal", self._plan.journal, there),
+            snapshots=self._server_folder("--snapshots", self._plan.snapshots, there),
+        )
         self._connect(SERVER, host, task)
         while not self.address:
             self._take_event(UPDATE_S)
             if time.monotonic() > deadline:
                 raise ClusterError(f"the server on {host.name} did not start within {self._plan.timeout:g} s")
+
+    def _server_folder(self, option: str, folder: str, there: bool) -> str:
+        """A folder as the server gets it: on another host there is no current folder that it could begin at."""
+        if there and folder and not os.path.isabs(folder):
+            raise ConfigError(
+                f"{option} {folder}: the server runs on {self._hosts[0].name}, so name the whole path there"
+            )
+        return os.path.abspath(folder) if folder else ""
 
     def _own_address(self) -> str:
         """The address of this host by which the others reach it."""

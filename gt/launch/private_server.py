@@ -32,11 +32,11 @@ class PrivateServer:
     """``gt.server`` on an address of this machine. Starting it waits until it listens; it ends with this process.
 
     ``folder``: where its key is. Use the same folder for all servers on this machine: workers remember the key of an
-    address, and refuse another one.
+    address, and refuse another one. ``options``: more options of ``gt.server``.
     """
 
-    def __init__(self, host: str, ports: str, folder: Path) -> None:
-        self.host = host
+    def __init__(self, host: str, ports: str, folder: Path, *options: str) -> None:
+        self.host, self._options = host, options
         self.token = f"{secrets.token_hex(32)}@{key_text(make_server_keys(folder).public)}"
         reason = "each of them is taken"
         for port in filter(self._is_free, parse_ports(ports)):
@@ -63,7 +63,7 @@ class PrivateServer:
         where = ("--host", self.host, "-p", str(self.port), "--folder", str(folder), "--with-parent")
         self._last_line, self._listens, self._has_answered = "it printed nothing", False, threading.Event()
         self.process = subprocess.Popen(
-            module_command("gt.server", *where, *TRUSTED_NETWORKS),
+            module_command("gt.server", *where, *TRUSTED_NETWORKS, *self._options),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=module_environment(GT_TOKEN=self.token, GT_VERBOSE="1"),

@@ -90,6 +90,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--ports", default=DEFAULT_PORTS, help=f"the server takes the first free one (default {DEFAULT_PORTS})"
     )
+    parser.add_argument(
+        "--snapshots", default="", metavar="DIR", help="of the server (gt server --snapshots): all nodes must share it"
+    )
     parser.add_argument("--backend", choices=["torch", "numpy"], help="default: torch if it is installed, else numpy")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -114,7 +117,8 @@ def _first_task(options: argparse.Namespace) -> int:
     host = options.host or own_address(_variable("SLURM_LAUNCH_NODE_IPADDR"))
     path, count = meeting_file(options.folder), int(_variable("SLURM_STEP_NUM_TASKS"))
     _choose_gpu()
-    server = PrivateServer(host, options.ports, options.folder / "server")
+    snapshots = ["--snapshots", options.snapshots] if options.snapshots else []
+    server = PrivateServer(host, options.ports, options.folder / "server", *snapshots)
     try:
         path.unlink(missing_ok=True)
         create_once(path, json.dumps(JobServer(host, server.port, server.token, count)))

@@ -50,6 +50,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--timeout", type=float, default=180.0, metavar="SECONDS", help="the time to join (default 180)"
     )
+    parser.add_argument(
+        "--journal",
+        default="",
+        metavar="DIR",
+        help="of the server (gt server --journal): the next gt up goes on with it",
+    )
+    parser.add_argument(
+        "--snapshots", default="", metavar="DIR", help="of the server (gt server --snapshots): all hosts must see it"
+    )
     parser.add_argument("--detach", action="store_true", help="return when all workers have joined; gt down ends them")
     parser.add_argument("--foreground", dest="detach", action="store_false", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

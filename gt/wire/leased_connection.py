@@ -39,10 +39,12 @@ from gt.wire.numbering import (
     control,
     read_control,
 )
+from gt.wire.shared import process_identity
 from gt.wire.sockets import HANDSHAKE_CUT, NOT_AUTHORIZED, RECONNECT_MS, SILENCE_MS, ZmqConnection
 
-#: Seconds after a connection was closed in which a new one may be made.
-GRACE_S = 2.0
+#: Seconds after a connection was closed in which a new one may be made. On a busy machine that takes seconds; a server
+#: that has ended the session meanwhile says so.
+GRACE_S = 4.0
 #: How many connections may be cut before the server has answered.
 MAX_OPENINGS = 5
 #: Seconds that one attempt to connect may take, and the longest pause between two.
@@ -59,7 +61,7 @@ class LeasedConnection:
     """See `gt.wire.transport.Connection`."""
 
     def __init__(self, address: str, keys: Keys, worker: bool = False) -> None:
-        self._address, self._worker = address, worker
+        self._address, self._worker, self._process = address, worker, process_identity()
         self._open_socket = partial(ZmqConnection, address, keys, reconnect=False)
         self._wake_fds: list[int] = []
         self._numbering = Numbering()
@@ -164,10 +166,10 @@ class LeasedConnection:
             return
         if self._key:
             self._attempt += 1
-            self._inner.send([control(Resume(self._key, self._attempt, self._numbering.received))])
+            self._inner.send([control(Resume(self._key, self._attempt, self._numbering.received, self._process))])
         else:
             hello, *others = self._numbering.kept
-            self._inner.send([control(Open(self._worker)), *hello])
+            self._inner.send([control(Open(self._worker, self._process)), *hello])
             for frames in others:
                 self._inner.send(frames)
 

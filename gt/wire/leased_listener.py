@@ -8,6 +8,8 @@ How a connection ends decides how long the session is kept:
     a Bye, or a refusal       not at all
     the peer's kernel has     `GRACE_S`: the process has ended, or a device in the network has reset the connection. In
     closed the connection     the second case the client notices it too, and comes back at once
+    closed, and the process   the lease, while it is stopped; then `SILENT_GRACE_S`. The server can see this if the
+    is stopped                process is on its host (`gt.wire.shared.is_stopped`)
     only silence              the lease: the process is stopped, or the network is away
     silence, then closed      `SILENT_GRACE_S`: the stopped process was killed, or the client has given up this
                               connection and is trying to make another
@@ -44,6 +46,7 @@ from gt.wire.numbering import (
     control,
     read_control,
 )
+from gt.wire.shared import is_stopped
 from gt.wire.sockets import MAX_UNSENT_MESSAGES, TcpConnection, ZmqListener
 from gt.wire.token_file import Identities
 
@@ -51,6 +54,8 @@ from gt.wire.token_file import Identities
 GRACE_S = 2.0
 #: The same after silence: longer than a client that is alive needs for one more attempt.
 SILENT_GRACE_S = 15.0
+#: Seconds between two calls of `LeasedListener.silent`; if there are more, the server did not run.
+MAX_CALL_INTERVAL_S = 2.0
 #: Seconds that a worker may take to come back to a server that was started again.
 WORKER_RETURN_S = 30.0
 #: Messages that a client may leave unacknowledged before it counts as lost. They must all fit into a new connection.
@@ -58,6 +63,8 @@ MAX_KEPT_MESSAGES = MAX_UNSENT_MESSAGES - 16
 #: The same for a worker of a server with a journal. It acknowledges nothing while it computes.
 MAX_UNSENT_TO_WORKER = 16 * MAX_UNSENT_MESSAGES
 MAX_KEPT_BY_WORKER = MAX_UNSENT_TO_WORKER - 16
+#: The longest identity of a process that is kept.
+MAX_PROCESS_CHARACTERS = 200
 
 
 class SessionJournal(Protocol):
@@ -82,8 +89,12 @@ class Lease:
         self.tcp = tcp
         #: the number of the last attempt to resume
         self.attempt = 0
-        #: when the session ends if no connection carries it until then
-        self.deadline = 0.0
+        #: when the session ends if no connection carries it until then, and the latest time for that if its process is
+        #: stopped
+        self.deadline = self.latest_end = 0.0
+        #: the identity of the process, and whether it was reported as stopped
+        self.process = ""
+        self.stopped = False
 
 
 class LeasedListener:
@@ -102,6 +113,8 @@ class LeasedListener:
         self._by_name: dict[bytes, Lease] = {}
         self._by_wire: dict[bytes, Lease] = {}
         self._by_key: dict[bytes, Lease] = {}
+        #: when `silent` was called the last time
+        self._last_call = float("inf")
 
     def receive(self, seconds: float) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
         for wire, frames in self._inner.receive(seconds):
@@ -146,6 +159,7 @@ class LeasedListener:
         if self._journal is not None:
             self._journal.opened(wire, key, m.worker)
         lease = self._add(Lease(wire, self._inner.tcp(wire).duplicate(), key, m.worker))
+        lease.process = m.process[:MAX_PROCESS_CHARACTERS]
         lease.wire, self._by_wire[wire] = wire, lease
         self._send(lease, [control(Opened(key, self._lease_s, self._journal is not None))])
         return lease
@@ -167,7 +181,7 @@ class LeasedListener:
         try:
             missing = lease.numbering.resume(m.received)
         except BadFrame:  # the journal that restored the session does not explain what the peer has received
-            lease.deadline = 0.0
+            lease.deadline = lease.latest_end = 0.0
             self._inner.send(wire, [control(Expired())])
             self._inner.drop(wire)
             return None
@@ -178,6 +192,7 @@ class LeasedListener:
             self._inner.drop(lease.wire)
         lease.tcp.close()
         lease.wire, lease.tcp, lease.attempt = wire, self._inner.tcp(wire).duplicate(), m.attempt
+        lease.process, lease.stopped = m.process[:MAX_PROCESS_CHARACTERS], False
         self._by_wire[wire] = lease
         self._report(lease.name, "has a new connection")
         self._send(lease, [control(Resumed(lease.numbering.received))])
@@ -203,8 +218,9 @@ class LeasedListener:
         if lease.wire is not None and not self._inner.send(lease.wire, frames):
             del self._by_wire[lease.wire]
             lease.wire = None
-            closed = lease.tcp.closed_by_peer
-            lease.deadline = time.monotonic() + (0.0 if lease.worker else GRACE_S if closed else self._lease_s)
+            closed, now = lease.tcp.closed_by_peer, time.monotonic()
+            lease.deadline = now + (0.0 if lease.worker else GRACE_S if closed else self._lease_s)
+            lease.latest_end = lease.deadline if lease.worker else now + self._lease_s
             if closed or lease.worker:
                 lease.tcp.close()
             else:
@@ -214,16 +230,30 @@ class LeasedListener:
     def silent(self, now: float) -> list[bytes]:
         """Clients whose lease has ended. Sends an acknowledgement to the others, which fails where one is lost."""
         expired = self._inner.silent(now)
+        # who came back while the server did not run waits to be received
+        stalled, self._last_call = max(0.0, now - self._last_call - MAX_CALL_INTERVAL_S), now
         for lease in self._by_name.values():
+            lease.deadline, lease.latest_end = lease.deadline + stalled, lease.latest_end + stalled
             if lease.wire is not None:
                 self._send(lease, [lease.numbering.acknowledgement()])
                 continue
             if lease.tcp.is_open and lease.tcp.closed_by_peer:
                 lease.tcp.close()
                 lease.deadline = min(lease.deadline, now + SILENT_GRACE_S)
+            self._wait_for_stopped(lease, now)
             if now >= lease.deadline:
                 expired.append(lease.name)
         return expired
+
+    def _wait_for_stopped(self, lease: Lease, now: float) -> None:
+        """A process that is stopped cannot come back: its time to do so begins when it continues."""
+        later = min(now + SILENT_GRACE_S, lease.latest_end)
+        if lease.deadline < later and is_stopped(lease.process):
+            lease.deadline = later
+            if not lease.stopped:
+                lease.stopped = True
+                left = lease.latest_end - now
+                self._report(lease.name, f"lost its connection and is stopped; its session is kept for {left:.0f} s")
 
     # -- a server that is started again --------------------------------------------------
 
@@ -235,6 +265,7 @@ class LeasedListener:
         """Put a session back. It has no connection."""
         lease = self._add(Lease(peer, TcpConnection(-1, public_key), key, worker))
         lease.numbering, lease.deadline = numbering, float("inf")
+        lease.latest_end = lease.deadline
 
     def replay_message(self, peer: bytes, frames: list[bytes]) -> None:
         """Count a message that the server received before it ended."""
@@ -248,7 +279,7 @@ class LeasedListener:
     def wait_for_restored(self, now: float) -> None:
         """From now on, the peers may come back."""
         for lease in self._by_name.values():
-            lease.deadline = now + (WORKER_RETURN_S if lease.worker else self._lease_s)
+            lease.deadline = lease.latest_end = now + (WORKER_RETURN_S if lease.worker else self._lease_s)
 
     # -- peers ---------------------------------------------------------------------------
 

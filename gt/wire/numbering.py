@@ -46,6 +46,8 @@ class Open(Message, frozen=True, array_like=True, tag=True):
     """Goes with the `Hello` of a client or a worker."""
 
     worker: bool = False
+    #: the sender's process (see `gt.wire.shared.process_identity`)
+    process: str = ""
 
 
 class Opened(Message, frozen=True, array_like=True, tag=True):
@@ -67,6 +69,8 @@ class Resume(Message, frozen=True, array_like=True, tag=True):
     #: 1, 2, 3…; a connection that was delayed on its way has a number that is too low
     attempt: int
     received: int
+    #: as in `Open`: a server that was started again does not know it
+    process: str = ""
 
 
 class Resumed(Message, frozen=True, array_like=True, tag=True):

@@ -29,10 +29,34 @@ def host_identity() -> str:
     """
     if not hasattr(os, "memfd_create") or os.environ.get("GT_SHM", "1") == "0":
         return ""
+    return f"{namespace} {os.getuid()}" if (namespace := _process_namespace()) else ""
+
+
+def process_identity() -> str:
+    """Names this process among those of all hosts; see `is_stopped`. Empty if it has no such name."""
+    return f"{namespace} {os.getpid()}" if (namespace := _process_namespace()) else ""
+
+
+def is_stopped(process: str) -> bool:
+    """Whether a process with this identity is stopped, by Ctrl-Z or a debugger. False if that cannot be seen from here:
+    it is on another host, or in another process namespace."""
+    namespace, _, pid = process.rpartition(" ")
+    if not namespace or namespace != _process_namespace() or not (pid.isascii() and pid.isdigit()):
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:  # it has ended, or /proc shows no processes of other users
+        return False
+
+
+@cache
+def _process_namespace() -> str:
+    """Two processes have the same one if their process ids are of one boot and one namespace."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
 

@@ -64,12 +64,10 @@ AMBIGUOUS = frozenset({"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim"
 #: step -> how often it is drawn
 WEIGHTS = {
     "act": 30, "large": 2, "loop": 8, "read": 6, "snapshot": 3, "keep": 3, "fork": 3, "interrupt": 3, "pass_time": 2,
-    "kill": 8, "leave": 3, "stop": 3, "join": 4, "reset": 6, "silence": 5, "end_client": 2, "expire": 0.5,
-    "server_kill": 4, "full_disk": 3,
+    "kill": 8, "leave": 3, "stop": 3, "join": 4, "reset": 6, "silence": 5, "stop_client": 2, "end_client": 2,
+    "expire": 0.5, "server_kill": 4, "full_disk": 3,
 }  # fmt: skip
-FAULTS = frozenset(
-    {"kill", "leave", "stop", "join", "reset", "silence", "end_client", "expire", "server_kill", "full_disk"}
-)
+FAULTS = frozenset(list(WEIGHTS)[list(WEIGHTS).index("kill") :])
 
 
 class Step(NamedTuple):
@@ -304,6 +302,10 @@ class Play:
     def silence(self) -> None:
         if (name := self._client("silence")) is not None:
             self.cluster.cut_off(name, self.rng.choice((0, 1, 12, 20)), silently=True)
+
+    def stop_client(self) -> None:
+        if (name := self._client("stop_client")) is not None:
+            self.cluster.stop_client(name, self.rng.choice((1, 5, 20)))
 
     def expire(self) -> None:
         if (name := self._client("expire")) is not None:

@@ -189,6 +189,8 @@ class LeasedLink:
 
     def poll(self) -> None:
         """What the background thread does: look after the connection, and receive."""
+        if self._cluster.is_stopped(self._name.decode()):
+            return
         with self._cluster.sockets_for(self._name):
             self.connection.wait(0)
         for frames in self.connection.take():
@@ -223,8 +225,9 @@ class LeasedCluster(Cluster):
 
     def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch", snapshots: str | None = None) -> None:
         self.sockets: dict[bytes, Socket] = {}
-        #: client -> when its network is back
+        #: client -> when its network is back, and when its process continues, which is stopped until then
         self.away: dict[bytes, float] = {}
+        self.stopped_clients: dict[bytes, float] = {}
         self.links: dict[bytes, LeasedLink] = {}
         self._folder = snapshots
         self._listen()
@@ -269,10 +272,11 @@ class LeasedCluster(Cluster):
     def simulated(self) -> Iterator[None]:
         """Inside the block, connections are made here, and have this cluster's time."""
         clock = types.SimpleNamespace(**{**vars(time), "monotonic": lambda: self.now, "sleep": lambda seconds: None})
-        socket = lambda *_, **__: Socket(self, self._owner)
+        socket, owner = lambda *_, **__: Socket(self, self._owner), lambda: self._owner.decode()
         with (
             mock.patch.multiple(leased_connection, ZmqConnection=socket, time=clock, warn=mock.DEFAULT),
-            mock.patch.object(leased_listener, "time", clock),
+            mock.patch.multiple(leased_connection, process_identity=owner),
+            mock.patch.multiple(leased_listener, time=clock, is_stopped=self.is_stopped),
             mock.patch.object(LeasedConnection, "_nobody_listens", return_value=False),
         ):
             yield
@@ -316,6 +320,14 @@ class LeasedCluster(Cluster):
         if (socket := self._socket(name)) is not None:
             socket.cut(silently)
 
+    def stop_client(self, name: bytes, seconds: float) -> None:
+        """A client's process is stopped, and its connection is reset."""
+        self.stopped_clients[name] = self.now + seconds
+        self.cut_off(name, seconds, silently=False)
+
+    def is_stopped(self, process: str) -> bool:
+        return self.now < self.stopped_clients.get(process.encode(), 0.0)
+
     def kill_client(self, session: Session) -> None:
         name = self.name_of(session)
         session.connection.link = None
@@ -328,6 +340,7 @@ class LeasedCluster(Cluster):
     def disconnect(self, name: bytes) -> None:
         """The process closes its sockets. What it has sent still arrives."""
         self.clients.pop(name, None)
+        self.stopped_clients.pop(name, None)
         link = self.links.pop(name, None)
         if link is not None:
             link.connection.close()

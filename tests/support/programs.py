@@ -129,8 +129,7 @@ class Program:
         before = target.memory.failed
         try:
             call_into(op, target.tensor, tuple(self._word(x) for x in operands[1:]), attrs)
-        except NoWorkers:  # it may be in the stream already, and happen when a worker joins
-            self._forget(target.memory)
+        except NoWorkers:  # then it does not happen, also not when a worker joins
             raise
         except GtError:  # a view that shows elements twice cannot be written
             if not target.is_view:

@@ -275,6 +275,7 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
     for x in arguments:
         if x._view is not None:
             current(x)
+    session.outbox.before_fragment()
     live: dict[int, Any] = {}
     if last.drawn or last.stepped:
         live = dict(zip(last.stepped, _step_numbers(last.optimizers), strict=True))

@@ -8,7 +8,8 @@ instruction (`gt.client.stream.templates`). So words that begin like a known str
 they differ from it.
 
 Every submission uses up credit, and the workers return credit as they finish. A client that is far ahead waits in
-`flush`, so no queue grows without bound.
+`flush`, so no queue grows without bound. Such a wait raises if there is no worker. An instruction that writes a tensor
+waits before it is emitted (`free`), so one that raised does not happen later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gt.client.stream.recorder import Recorder
 from gt.client.stream.replies import Replies
 from gt.client.stream.server_connection import ServerConnection
 from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS, Templates
-from gt.errors import GtError
+from gt.errors import GtError, NoWorkers
 from gt.ops import Signature
 from gt.wire import interrupts
 from gt.wire.codec import announced_weight, definition, encode
@@ -90,6 +91,14 @@ class Outbox:
     # -- what is emitted -----------------------------------------------------------------
 
     def free(self) -> None:
+        """Before an instruction is emitted: wait while too many words are not finished, and put the tensors that Python
+        freed into the stream."""
+        if self.sent - self.finished > WINDOW_WORDS:
+            self._wait_for_credit()
+        if self.freed_late:
+            self._free()
+
+    def _free(self) -> None:
         """Put the tensors that Python freed into the stream, up to `MAX_FREED` of them."""
         freed, append, count = self.freed_late, self.append, MAX_FREED
         while freed and count:
@@ -126,12 +135,16 @@ class Outbox:
             self.predictions.clear()
         self.extend((RESET, oldest))
 
-    def run_fragment(self, words: Callable[[int], list[Any]], results: int, weight: int) -> int:
-        """Emit the words that run a fragment. They depend on the id of its first result, which is returned."""
+    def before_fragment(self) -> None:
+        """Call this before `run_fragment`, and before what the fragment changes is changed here. Raises NoWorkers."""
         if len(self.words) > MAX_TAIL_WORDS:
             self.cut()
+        self._wait_for_credit()
+
+    def run_fragment(self, words: Callable[[int], list[Any]], results: int, weight: int) -> int:
+        """Emit the words that run a fragment. They depend on the id of its first result, which is returned."""
         with self.lock:
-            self.free()
+            self._free()
             first, self._next_compiled_id = self._next_compiled_id, self._next_compiled_id + results
             emitted = words(first)
             self._extra += max(0, weight - len(emitted))
@@ -187,11 +200,19 @@ class Outbox:
         return min(self.batch, self.predictions.next_length(0) or self.batch)
 
     def cut(self, rest: tuple[Any, ...] = ()) -> None:
-        """A repeated stretch may end here. ``rest`` is emitted after it and is not part of it."""
+        """A repeated stretch may end here. ``rest`` is emitted after it and is not part of it.
+
+        Without ``rest`` it does not raise NoWorkers, because what was emitted happens when a worker joins; the next
+        instruction raises it.
+        """
         if self.templates.enabled and self.recorder is None:
             self.limit = self._first_limit()
             self.templates.program_cuts()
-            self._cut(rest)
+            try:
+                self._cut(rest)
+            except NoWorkers:
+                if rest:
+                    raise
         elif rest:
             self.extend(rest)
             self.flush()
@@ -219,7 +240,7 @@ class Outbox:
         templates, compile = self.templates, scope.innermost().compile
         with self.lock:
             if self.freed_late:
-                self.free()
+                self._free()
             count = len(self.words)
             if count or not templates.empty:
                 match = templates.cut(self.words[:count], compile) if count <= MAX_FRAGMENT_WORDS else None
@@ -237,9 +258,13 @@ class Outbox:
 
     def flush(self) -> None:
         """Submit all words. Before that, wait while too many submitted words are not finished."""
+        self._wait_for_credit()
+        self._submit()
+
+    def _wait_for_credit(self) -> None:
+        """Raises NoWorkers if no worker is there to return it."""
         if self._no_credit():
             self._connection.wait_for_progress(lambda: self.sent - self.finished <= WINDOW_WORDS // 2)
-        self._submit()
 
     def _no_credit(self) -> bool:
         """Too many submitted words are not finished. A `Cancel` may follow up to twice as many: the words before it say
@@ -313,7 +338,7 @@ class Outbox:
             if self._staged is not None:  # an interrupt came before we knew that it was sent
                 self._connection.send(self._staged)
             if self.freed_late:
-                self.free()
+                self._free()
             words, freed_between = self.words, self.freed_between
             count = min(len(words), MAX_SUBMIT_WORDS)
             freed = min(len(freed_between), MAX_FREED, MAX_SUBMIT_WORDS - count)

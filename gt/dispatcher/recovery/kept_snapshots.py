@@ -37,6 +37,7 @@ MAX_QUEUED = 256
 MAX_SECONDS = 86400.0
 #: The messages that go through the client's queue.
 QUEUED = (Keep, Fork, DropKept)
+INCOMPLETE = "a worker was lost, and the session of the snapshot ended before it was taken again"
 UNKNOWN = "there is no such snapshot of yours: it was dropped, its session has ended, or the text is wrong"
 
 
@@ -248,6 +249,7 @@ class KeptSnapshots:
         for snapshot in list(self._snapshots.values()):
             if snapshot.owner == client.id and not (snapshot.message.seconds and snapshot.is_complete):
                 snapshot.dropped, snapshot.missing = True, set()
+                snapshot.problem = snapshot.problem or INCOMPLETE  # a program that runs again must not copy it
             self._free_if_unneeded(snapshot)
 
     def tick(self, now: float) -> None:

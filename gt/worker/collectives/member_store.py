@@ -81,7 +81,7 @@ class MemberStore(_dist.Store):  # type: ignore[misc]
     def wait_for(self, keys: list[str], seconds: float, cancelled: Cancelled) -> list[bytes] | None:
         """The values of the keys as soon as all exist; None if they do not in time. Raises GroupBroken."""
         answer = self._ask("wait", keys, seconds=seconds, cancelled=cancelled)
-        return answer and [value or b"" for value in answer]
+        return None if answer is None else [value or b"" for value in answer]
 
     def close(self) -> None:
         for store in (*self._clones, self):

@@ -316,7 +316,7 @@ class LevelSwitch:
             if has_memory(inputs):
                 capture = self.compiler.capture if self.device.type == "cuda" else None
                 plain = partial(self._program, inputs, numbers, compiled=False)
-                run_trial(self.section, compiled, inputs, numbers, capture, plain)
+                run_trial(self.section, compiled, inputs, numbers, capture, plain, self._log)
         except NotTranslatable as error:
             self.ready = None
             self.stay(error_summary(error))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
+from gt.worker.hot.compiler import error_summary
 from gt.worker.hot.graph import Capture
 from gt.worker.hot.guard import without_repeats
 from gt.worker.hot.program import NotTranslatable, Program, interpret
@@ -82,12 +83,13 @@ def run_trial(
     numbers: list[Any],
     capture: Capture | None = None,
     plain: Callable[[], Program] | None = None,
+    log: Callable[[str], object] = lambda text: None,
 ) -> None:
     """Raises NotTranslatable if the compiled code gives other values than the interpreter. Measures both.
 
     Both write into the inputs that a step changes, which get their values back: copies of them on the device would be
     the largest thing that a training program ever holds there. ``plain`` gives the section's own kernels: a graph of
-    them and one of the compiled code are measured too.
+    them and one of the compiled code are measured too. ``log`` is called with the reason why one of them was not.
     """
     cells = make_cells(compiled.program, numbers)
     written = sorted(compiled.program.mutated)
@@ -111,8 +113,9 @@ def run_trial(
             _measure(lambda: compiled(inputs, *cells), inputs),
         )
         if capture is not None and plain is not None:
-            own = _measure_graph(capture, plain, inputs, numbers)
-            compiled.graph_seconds = (own, _measure_graph(capture, lambda: compiled, inputs, numbers) if own else 0.0)
+            own = _measure_graph(capture, plain, inputs, numbers, log)
+            fast = _measure_graph(capture, lambda: compiled, inputs, numbers, log) if own else 0.0
+            compiled.graph_seconds = own, fast
 
 
 def slower(compiled: CompiledProgram, on_gpu: bool) -> str:
@@ -124,7 +127,11 @@ def slower(compiled: CompiledProgram, on_gpu: bool) -> str:
 
 
 def _measure_graph(
-    capture: Capture, code: Callable[[], Program | CompiledProgram], inputs: list[Any], numbers: list[Any]
+    capture: Capture,
+    code: Callable[[], Program | CompiledProgram],
+    inputs: list[Any],
+    numbers: list[Any],
+    log: Callable[[str], object],
 ) -> float:
     """The seconds of a graph of these kernels; 0 if there can be none."""
     try:
@@ -134,7 +141,8 @@ def _measure_graph(
             run(inputs, *cells)  # the first run loads the kernels, which a capture must not do
         _, replay = capture(lambda operands: run(operands, *cells), inputs)
         return _measure(replay, inputs)
-    except Exception:  # it cannot be captured; or the device is broken, which its next use reports
+    except Exception as error:  # it cannot be captured; or the device is broken, which its next use reports
+        log(f"no time of a graph ({error_summary(error)}):")
         return 0.0
 
 
