@@ -248,8 +248,9 @@ class KeptSnapshots:
     def client_gone(self, client: Client) -> None:
         for snapshot in list(self._snapshots.values()):
             if snapshot.owner == client.id and not (snapshot.message.seconds and snapshot.is_complete):
+                if not snapshot.is_complete:  # a program that runs again must not copy it
+                    snapshot.problem = snapshot.problem or INCOMPLETE
                 snapshot.dropped, snapshot.missing = True, set()
-                snapshot.problem = snapshot.problem or INCOMPLETE  # a program that runs again must not copy it
             self._free_if_unneeded(snapshot)
 
     def tick(self, now: float) -> None:
