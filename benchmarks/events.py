@@ -177,7 +177,7 @@ def interval(samples: list[float]) -> tuple[float, float, float]:
 def listening(program: Child, steps: int, pages: int = 0) -> Block:
     """A block while a listener reads all events, or while a dashboard has this many pages. The time of the dashboard
     counts, that of the pages does not: they are in people's browsers."""
-    words = [str(ROOT / "benchmarks" / "events_pages.py"), program.first, str(pages)]
+    words = [str(ROOT / "benchmarks" / "events_pages_child.py"), program.first, str(pages)]
     listener = Child(ROOT, words if pages else ["-c", LISTENER, program.first], {}, "" if pages else "listener")
     try:
         return program.block(steps, listener)

@@ -27,7 +27,7 @@ import gt.torch_device
 from benchmarks import bare
 from benchmarks.control_plane import in_turns, ratio, run
 from benchmarks.core.rows import Row
-from benchmarks.torch_device_steps import GPT2, Steps
+from benchmarks.torch_device_child import GPT2, Steps
 from gt.client.stream.connect import session
 
 DEVICE = gt.torch_device.NAME
@@ -150,7 +150,7 @@ def gpt2(rounds: int) -> Iterator[Row]:
     Torch's run in a process of their own: its autograd engine takes streams of one kind of device only."""
     if not torch.cuda.is_available():
         return
-    ours, theirs = Steps(torch, GPT2, bfloat16=True), bare.Child("-m", "benchmarks.torch_device_steps")
+    ours, theirs = Steps(torch, GPT2, bfloat16=True), bare.Child("-m", "benchmarks.torch_device_child")
 
     def torch_steps() -> None:
         theirs.tell("20")

@@ -145,6 +145,14 @@ def test_bench_lists_the_benchmarks(capsys):
     assert {line.split()[0] for line in lines} <= {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
 
 
+def test_bench_lists_programs_only(capsys):
+    """Not the modules beside them, nor the processes that they start."""
+    assert run_command(["bench"]) == 0
+    names = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert {"chaos", "events", "torch_device"} <= names
+    assert not any("child" in name or "system" in name or name == "bare" for name in names)
+
+
 def test_bench_runs_a_benchmark():
     result = gt("bench", "control_plane", "--help")
     assert (result.returncode, result.stderr) == (0, "")

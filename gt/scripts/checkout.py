@@ -18,8 +18,8 @@ def programs(folder: str) -> dict[str, pathlib.Path]:
     path = ROOT / folder
     if not (ROOT / "pyproject.toml").exists() or not path.is_dir():
         raise GtError(f"the folder {folder}/ is not in the installed package: run this in a clone of the repository")
-    files = sorted(path.glob("*.py"))
-    return {file.stem: file for file in files if "__main__" in file.read_text() and not file.stem.endswith("_child")}
+    files = [file for file in sorted(path.glob("*.py")) if not file.stem.endswith("_child")]
+    return {file.stem: file for file in files if 'if __name__ == "__main__"' in file.read_text()}
 
 
 def replace_process(program: pathlib.Path, options: list[str]) -> NoReturn:

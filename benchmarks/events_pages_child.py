@@ -1,4 +1,4 @@
-"""A dashboard with open pages, for events.py: ``python benchmarks/events_pages.py SERVER PAGES`` until it is ended.
+"""A dashboard with open pages for events.py: ``python benchmarks/events_pages_child.py SERVER PAGES`` until its end.
 
 A page here is a WebSocket that reads every message and confirms ten at once, as the page in a browser does; it draws
 nothing.

@@ -1,6 +1,6 @@
 """A training step for `benchmarks/torch_device.py`; imports no device.
 
-``python -m benchmarks.torch_device_steps`` runs steps of GPT-2 124M on the GPU itself: as many as each line of its
+``python -m benchmarks.torch_device_child`` runs steps of GPT-2 124M on the GPU itself: as many as each line of its
 input says.
 """
 
