@@ -60,10 +60,11 @@ def _walk(value: Any, where: tuple[str, ...], valid: bool) -> Iterator[Figure]:
     if not isinstance(value, dict):
         return
     valid = valid if value.get("verdict") is None else bool(value["verdict"]["valid"])
-    main = not set(where) & DETAILS
+    is_row = "samples" in value and "unit" in value
+    main = is_row or not set(where) & DETAILS
     for read in READERS:
         yield from (replace(figure, main=figure.main and main, valid=valid) for figure in read(value, where))
-    if "samples" in value and "unit" in value:  # a row: what else it has are details of the row
+    if is_row:  # what else it has are details of the row
         return
     for key, inner in value.items():
         if key in SKIPPED:
@@ -148,6 +149,13 @@ def _bandwidth(part: Mapping[str, Any], where: tuple[str, ...]) -> Iterator[Figu
         yield Figure(where, "bus bandwidth", "GB/s", value, _inverse(interval, value * time["p50_s"]), HIGHER)
 
 
+def _disk_rate(part: Mapping[str, Any], where: tuple[str, ...]) -> Iterator[Figure]:
+    """Of writing or reading a checkpoint."""
+    if (rate := part.get("mb_per_s")) is not None and part.get("samples_s"):
+        interval = _inverse(timing.median_interval(part["samples_s"]), rate * part["p50_s"])
+        yield Figure(where, "rate", "MB/s", rate, interval, HIGHER)
+
+
 def _rate(part: Mapping[str, Any], where: tuple[str, ...]) -> Iterator[Figure]:
     """Of a matrix product: its FLOPs over the time of computing it, or of everything."""
     for key, name in (("compute", "rate of computing"), ("together", "rate, all included")):
@@ -182,7 +190,7 @@ def _plain(part: Mapping[str, Any], where: tuple[str, ...]) -> Iterator[Figure]:
             yield Figure(where, key.removesuffix(f"_{unit}"), unit, float(part[key]), None, LOWER)
 
 
-READERS = (_throughput, _timing, _bandwidth, _rate, _row, _series, _plain)
+READERS = (_throughput, _timing, _bandwidth, _disk_rate, _rate, _row, _series, _plain)
 
 
 def _scaled(interval: Sequence[float] | None, factor: float = 1.0) -> tuple[float, float] | None:
