@@ -53,14 +53,13 @@ gt.manual_seed(0)
 x, y = gt.randn(64, 784), gt.randint(0, 10, (64,))
 model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 optimizer = gt.optim.Adam(model.parameters(), lr=1e-3)
-hertz = os.sysconf("SC_CLK_TCK")
 taken = None
 
 
 def processor():
+    # the clocks of processes count nanoseconds, the times in /proc ticks of 10 ms; this is what clock_getcpuclockid gives
     pids = [os.getpid(), *(other.pid for other in others)]
-    fields = [open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split() for pid in pids]
-    return sum(int(f[11]) + int(f[12]) for f in fields) / hertz
+    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
 
 
 for line in sys.stdin:

@@ -29,7 +29,7 @@ NAMES = [
     ("gt.optim.Muon", "gt.optim.Muon is not there yet (torch.optim.Muon)"),
     ("gt.optim.Adamm", "did you mean gt.optim.Adam?"),
     ("gt.optim.lr_scheduler.CosineLR", "does not exist"),
-    ("gt.linalg.eig", "gt.linalg.eig is not there yet (torch.linalg.eig)"),
+    ("gt.linalg.ldl_factor", "gt.linalg.ldl_factor is not there yet (torch.linalg.ldl_factor)"),
     ("gt.linalg.foo", "gt.linalg.foo does not exist, and torch 2.13.0 has no public name torch.linalg.foo"),
     ("gt.autograd.forward_ad", "is not there yet (torch.autograd.forward_ad)"),
     ("gt.cuda.MemPool", "gt.cuda.MemPool is not there yet (torch.cuda.MemPool)"),

@@ -112,7 +112,7 @@ def _dispatched(table: EventTable, base: int) -> Iterator[Entry]:
             if worker < 0 or started not in slices:  # the second: sent while a message of another client was handled
                 slices.add(started)
                 times = {"ts": (started - base) / 1e3, "dur": (ended - started) / 1e3}
-                yield common | times | {"name": f"submission {serial}" if serial else "message"}
+                yield common | times | {"name": f"submission {serial}" if serial else "message", "args": {}}
             lines = first.get((worker, client, execute), {})
             arrows += [_Arrow(worker, line, received or started, started, at) for line, at in lines.items()]
         places = _places(arrows, base)

@@ -197,6 +197,14 @@ def _eigen(case: Case, operands: list[Any], values: torch.Tensor, vectors: torch
     return values, vectors * values.unsqueeze(-2) @ vectors.mT
 
 
+def _general_eigen(case: Case, operands: list[Any], values: torch.Tensor, vectors: torch.Tensor) -> Any:
+    """Their order is free, and so is a factor of size 1 of each vector."""
+    size = torch.linalg.matrix_norm(operands[0]).unsqueeze(-1)
+    a, values = _scaled(operands[0], size.unsqueeze(-1)).to(values.dtype), _scaled(values, size)
+    power_sums = torch.stack([(values**k).sum(-1) for k in (1, 2, 3)])
+    return power_sums, a @ vectors - vectors * values.unsqueeze(-2), torch.linalg.vector_norm(vectors, dim=-2)
+
+
 def _singular(case: Case, operands: list[Any], u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> Any:
     k, s = s.shape[-1], _scaled(s, s[..., :1])
     return s, u[..., :k] * s.unsqueeze(-2) @ vh[..., :k, :], u.mT @ u, vh @ vh.mT
@@ -229,6 +237,7 @@ def _residual(case: Case, operands: list[Any], x: torch.Tensor) -> tuple[torch.T
 AMBIGUOUS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     **dict.fromkeys(("topk", "kthvalue", "mode", "median_dim", "nanmedian_dim"), _picked),
     "sort": _ordered,
+    "eig": _general_eigen,
     "eigh": _eigen,
     "svd": _singular,
     "qr": _factors,

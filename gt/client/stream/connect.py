@@ -29,6 +29,8 @@ __all__ = ["cancel", "connect", "disconnect", "gpu_workers", "workers"]
 CONNECT_TIMEOUT_S = 3.0
 #: Seconds that `disconnect` waits for the last instructions, so that their failures are reported.
 FINISH_TIMEOUT_S = 2.0
+#: Seconds in which the process of a server ends whose connection is lost.
+SERVER_END_S = 1.0
 
 
 class StartedSystem(Protocol):
@@ -264,11 +266,23 @@ def _use(system: StartedSystem) -> Session:
         if not connection.wait_for_workers(system.workers, system.start_timeout, check):
             missing = f"{system.workers - len(connection.workers)} of {system.workers} workers"
             raise NoWorkers(f"{system.name}: {missing} were not ready after {system.start_timeout:g} s")
-    except BaseException:
-        system.stop()
+    except BaseException as error:
+        try:
+            if isinstance(error, ConnectionLost):
+                _find_cause(system)
+        finally:
+            system.stop()
         raise
     _process.session, _process.local = opened, system
     return opened
+
+
+def _find_cause(system: StartedSystem) -> None:
+    """The connection of a process that fails ends before the process does. Raises if it has ended."""
+    deadline = time.monotonic() + SERVER_END_S
+    while time.monotonic() < deadline:
+        system.check()
+        time.sleep(0.01)
 
 
 def recover_later_sessions(options: RecoveryOptions | None) -> None:
