@@ -57,7 +57,7 @@ taken = None
 
 
 def processor():
-    # the clocks of processes count nanoseconds, the times in /proc ticks of 10 ms; this is what clock_getcpuclockid gives
+    # what clock_getcpuclockid gives: nanoseconds, where the times in /proc count ticks of 10 ms
     pids = [os.getpid(), *(other.pid for other in others)]
     return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
 
