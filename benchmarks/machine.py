@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 if __name__ == "__main__":
@@ -24,15 +24,15 @@ import torch
 
 from benchmarks.core import environment, results
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED
-from benchmarks.distributed.models import SHAPES
+from benchmarks.distributed.models import SHAPES, STATE_BYTES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SUITE = str(ROOT / "benchmarks" / "distributed" / "distributed_benchmarks.py")
 REPORT = ROOT / "benchmarks" / "report.py"
 #: models of a machine without a GPU, and of a quick run
 SMALL = {"cpu": ["tiny", "small"], "quick": ["tiny"]}
-#: bytes of a parameter in training: itself, its gradient and Adam's two moments, in fp32
-TRAINED = 16
+#: Samples of a step on a GPU: so many that it computes most of the time. With less memory, half as many or fewer.
+GPU_BATCHES = {"tiny": 8192, "small": 512, "gpt2": 24, "gpt2-medium": 16, "gpt2-xl": 8}
 
 
 @dataclass(frozen=True)
@@ -51,25 +51,39 @@ def parser() -> argparse.ArgumentParser:
     return command_line
 
 
-def models(quick: bool, gpus: int) -> tuple[list[str], list[str]]:
-    """The models to train, and a line for each that one GPU cannot hold."""
+def models(quick: bool, gpus: int) -> tuple[dict[str, int], list[str]]:
+    """The models to train with their samples in a step, and a line for each that one GPU cannot hold."""
     if quick or not gpus:
-        return SMALL["quick" if quick else "cpu"], []
+        return {name: SHAPES[name].batch for name in SMALL["quick" if quick else "cpu"]}, []
     memory = torch.cuda.get_device_properties(0).total_memory
-    needed = {name: TRAINED * shape.parameters() for name, shape in SHAPES.items()}
+    needed = {name: STATE_BYTES * shape.parameters() for name, shape in SHAPES.items()}
     lines = [
         f"training {name}: skipped: parameters, gradients and moments need {size / 2**30:.1f} GiB, more than a GPU has"
         for name, size in needed.items()
         if size > memory
     ]
-    return [name for name, size in needed.items() if size <= memory], lines
+    return {name: gpu_batch(name, memory) for name, size in needed.items() if size <= memory}, lines
 
 
-def steps(quick: bool, chosen: Sequence[str], folder: pathlib.Path) -> list[Step]:
+def gpu_batch(model: str, memory: int) -> int:
+    """The samples of a step. Twice as many must fit as well: a step with them tells whether the GPU computes."""
+    batch = GPU_BATCHES[model]
+    while batch > 1 and SHAPES[model].training_bytes(2 * batch) > memory:
+        batch //= 2
+    return batch
+
+
+def steps(quick: bool, chosen: Mapping[str, int], folder: pathlib.Path) -> list[Step]:
     out = ["--output-dir", str(folder)]
     comm = ["--sizes", "1K", "64K", "--warmup", "1", "--iters", "3"] if quick else ["--warmup", "5", "--iters", "20"]
     train = ["--warmup", "1", "--iters", "3"] if quick else ["--warmup", "5", "--iters", "20"]
-    trainings = [Step(f"training {m}", [SUITE, "--benchmark", "training", "--model", m, *train, *out]) for m in chosen]
+    trainings = [
+        Step(
+            f"training {model}",
+            [SUITE, "--benchmark", "training", "--model", model, "--batch-size", str(batch), *train, *out],
+        )
+        for model, batch in chosen.items()
+    ]
     return [
         Step(
             "products, memory, host link, sustained", ["-m", "benchmarks.node", *(["--quick"] if quick else []), *out]

@@ -115,7 +115,10 @@ def test_models_that_a_gpu_cannot_hold_are_skipped(monkeypatch):
         torch.cuda, "get_device_properties", lambda index: types.SimpleNamespace(total_memory=8 * 2**30)
     )
     chosen, skipped = machine.models(quick=False, gpus=8)
-    assert chosen == ["tiny", "small", "gpt2", "gpt2-medium"]
+    assert list(chosen) == ["tiny", "small", "gpt2", "gpt2-medium"]
+    assert chosen["tiny"] == machine.GPU_BATCHES["tiny"]
+    assert chosen["gpt2"] == 3
+    assert chosen["gpt2-medium"] == 1  # the states alone fit
     (line,) = skipped
     assert line.startswith("training gpt2-xl: skipped: parameters, gradients and moments need 24.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -12,6 +13,8 @@ from benchmarks.core import timing
 
 #: sides of square products, and how often each is timed after it was done once
 SIDES, ITERS = (1024, 2048, 4096, 8192, 16384), 10
+#: seconds of products before the first sample, in which a GPU under load settles at its clock, and seconds of a sample
+WARM_UP_S, SAMPLE_S = 0.1, 0.002
 #: a product may use this share of the free memory
 SHARE = 0.25
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,12 +46,21 @@ def _rate(device: torch.device, dtype: str, shape: Shape) -> float:
 
 
 def seconds(device: torch.device, dtype: str, shape: Shape, iters: int) -> list[float]:
-    """Of each of some products of (m, k) and (k, n)."""
+    """Of a product of (m, k) and (k, n). A sample is of as many products, one after the other, as take 2 ms."""
     act = product(device, dtype, shape)
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
-        return timing.measure(act, warmup=2, iters=iters, device=device, events=True)
+        one = min(timing.measure(act, warmup=2, iters=3, device=device, events=True))
+        repeats = max(1, math.ceil(SAMPLE_S / one))
+
+        def several() -> None:
+            for _ in range(repeats):
+                act()
+
+        warmup = math.ceil(WARM_UP_S / (one * repeats))
+        samples = timing.measure(several, warmup=warmup, iters=iters, device=device, events=True)
+        return [sample / repeats for sample in samples]
     finally:
         torch.set_float32_matmul_precision(precision)
 

@@ -11,6 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+#: bytes of a parameter in training: itself, its gradient and Adam's two moments, in fp32
+STATE_BYTES = 16
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -39,6 +42,14 @@ class Shape:
     def training_flops(self) -> int:
         """The forward pass, and twice that for the backward pass."""
         return 3 * self.forward_flops()
+
+    def training_bytes(self, batch: int) -> int:
+        """About what a step needs in 16 bits: weights, gradients and Adam's moments, and what backward uses again.
+
+        A layer keeps about 34 bytes for each element of its input, the loss 10 for each score (16 bits, 32, gradient).
+        """
+        sample = self.length * (34 * self.layers * self.width + 10 * self.vocabulary)
+        return STATE_BYTES * self.parameters() + batch * sample
 
 
 SHAPES = {

@@ -27,6 +27,8 @@ class Effort:
 FULL, QUICK = Effort(11, 0.3, 120.0), Effort(3, 0.1, 60.0)
 #: the caches of compiled code, which a cold start has empty
 CACHES = ("GT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+#: seconds in which a process ends that is told to; torch's compiler waits longer for its own processes
+END_S = 5.0
 
 
 class Ended(Exception):
@@ -71,11 +73,15 @@ class Process:
         lines = self._words.read().strip().splitlines()
         return lines[-1] if lines else f"it ended with {self._popen.poll()}"
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Tell it to end, without waiting for it."""
         assert self._popen.stdin is not None
         self._popen.stdin.close()
+
+    def close(self) -> None:
+        self.end()
         try:
-            self._popen.wait(20)
+            self._popen.wait(END_S)
         except subprocess.TimeoutExpired:
             self._popen.kill()
             self._popen.wait()
@@ -141,6 +147,8 @@ class Measuring:
             self._start_again()
 
     def _close(self) -> None:
+        for process in self._processes.values():
+            process.end()
         for process in self._processes.values():
             process.close()
         self._processes.clear()
