@@ -14,6 +14,7 @@ import pytest
 
 import gt
 from gt.client.compile.function import CompiledFunction
+from gt.client.compile.recording import ModuleStates
 from gt.client.stream.session import Session
 from gt.testing import Cluster
 from gt.wire.words import RUN
@@ -458,6 +459,43 @@ def test_a_module_s_numbers_and_hooks(session: Session) -> None:
         assert (run(x).numpy() == linear(x).numpy()).all()
         linear.register_forward_hook(lambda module, inputs, output: output * 2)
         assert (run(x).numpy() == linear(x).numpy()).all()
+
+
+CHANGES: dict[str, Any] = {
+    "training": lambda norm: norm.eval(),
+    "number": lambda norm: setattr(norm, "eps", 0.5),
+    "kind of a number": lambda norm: setattr(norm, "momentum", None),
+    "tensor in place of a number": lambda norm: setattr(norm, "eps", gt.ones(())),
+    "new attribute": lambda norm: setattr(norm, "more", 1),
+    "parameter": lambda norm: setattr(norm, "weight", gt.nn.Parameter(gt.ones(3))),
+    "no parameter": lambda norm: norm.register_parameter("bias", None),
+    "no gradient": lambda norm: norm.weight.requires_grad_(False),
+    "buffer": lambda norm: setattr(norm, "running_mean", gt.ones(3)),
+    "table of buffers": lambda norm: norm.__dict__.update(_buffers=dict(norm._buffers)),
+    "hook": lambda norm: norm.register_forward_hook(lambda module, inputs, output: None),
+    "hook of a parameter": lambda norm: norm.weight.register_hook(lambda g: None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_of_a_module_is_seen(change: str, session: Session) -> None:
+    """In the middle of several modules; and nothing is emitted for the comparison."""
+    modules = [gt.nn.BatchNorm1d(3) for _ in range(3)]
+    states = ModuleStates(modules)
+    assert states.hold()
+    CHANGES[change](modules[1])
+    session.outbox.flush()
+    assert not states.hold()
+    assert not session.outbox.words
+
+
+def test_a_hook_that_is_removed_is_seen(session: Session) -> None:
+    linear = gt.nn.Linear(2, 2)
+    hook = linear.weight.register_hook(lambda g: None)
+    states = ModuleStates([linear])
+    assert states.hold()
+    hook.remove()
+    assert not states.hold()
 
 
 def test_a_hook_of_a_leaf(session: Session) -> None:

@@ -189,6 +189,27 @@ def test_a_stretch_that_is_compiled_stays_whole(training: Training) -> None:
     assert training.submissions(loss.item) == 0
 
 
+def test_the_result_of_a_compiled_function(training: Training) -> None:
+    """A call and the read of its result are one submission; a result that is not read is not requested any more."""
+
+    @gt.compile
+    def answer(x: Any) -> tuple[Any, Any]:
+        y = training.model(x)
+        return y.sum(), y.square().sum()
+
+    values = []
+    with gt.no_grad():
+        for k in range(LEARNED):
+            values.append(answer(training.x * k)[0].item())
+        x = training.x * (LEARNED - 1)
+        assert training.submissions(lambda: values.append(answer(x)[0].item())) == 1
+        assert training.predictions(lambda: answer(x)) == 1
+        assert training.predictions(lambda: answer(x)) == 0
+        assert values[-1] == values[-2] == answer(x)[0].item()
+        assert answer(x)[1].item() == training.model(x).square().sum().item()
+    assert training.open_requests <= 1
+
+
 def test_large_values_are_not_requested(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predicted_reads, "MAX_PREDICTED_BYTES", 3)
     training.learn()

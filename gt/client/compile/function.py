@@ -295,7 +295,7 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
     for tensor in last.replaced:
         tensor._grad = None  # so that a graph may write the new gradient where the old one was
     base = session.outbox.run_fragment(
-        lambda first: run_words(template.number, 0, first, 0, inputs, numbers), last.results, template.length
+        template, lambda first: run_words(template.number, 0, first, 0, inputs, numbers), last.results
     )
     for cell in freed:
         cell.session = _NO_SESSION

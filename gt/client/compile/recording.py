@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from operator import methodcaller
+from itertools import chain
+from operator import attrgetter, is_, methodcaller
 from typing import Any
 
 from msgspec import Struct, field
@@ -49,7 +50,7 @@ class Recording(Struct, eq=False):
     #: each optimizer that is stepped, and the parameters of each of its groups that the step updates
     optimizers: list[tuple[Any, list[list[Any]]]]
     #: the state of the modules it called
-    modules: list[ModuleState]
+    modules: ModuleStates
     #: (tensor, had it a gradient before?, which result is its gradient after; None if that is the same tensor)
     grads: list[tuple[Any, bool, int | None]]
     #: result -> its type, for the results that the caller keeps: returned ones and gradients
@@ -96,7 +97,7 @@ class Recording(Struct, eq=False):
                 return False
         return (
             None not in [cell() for cell in self.cells]
-            and all(module.holds() for module in self.modules)
+            and self.modules.hold()
             and self.groups == [group_sizes(optimizer) for optimizer, _ in self.optimizers]
         )
 
@@ -118,42 +119,47 @@ class Recording(Struct, eq=False):
 
 #: attributes of a module, or of an object, are compared if they are of these types
 PLAIN = frozenset((bool, int, float, str, type(None)))
+NODE = attrgetter("_node")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class ModuleState:
-    """What a module's words depend on: training mode, parameters, buffers, plain attributes, hooks."""
+class ModuleStates:
+    """What the words of modules depend on: training mode, parameters, buffers, plain attributes, hooks.
 
-    __slots__ = ("_attributes", "_buffers", "_count", "_hooks", "_parameters", "_plain")
+    All modules share a few long lists, so that a comparison is a few calls, however many modules there are.
+    """
 
-    def __init__(self, module: Any) -> None:
-        self._attributes = attributes = module.__dict__
-        self._count = len(attributes)
-        self._plain = [(name, value) for name, value in attributes.items() if type(value) in PLAIN]
-        self._hooks = [(attributes[name], len(attributes[name])) for name in HOOKS]
-        parameters = attributes["_parameters"].values()
-        self._parameters = [(p, None if p is None else p._node, _hooks_on(p)) for p in parameters]
-        self._buffers = list(attributes["_buffers"].values())
+    def __init__(self, modules: list[Any]) -> None:
+        each = [module.__dict__ for module in modules]
+        tables = [(attributes, name) for attributes in each for name in ("_parameters", "_buffers")]
+        self._owners, self._names = [owner for owner, _ in tables], [name for _, name in tables]
+        self._tables = [owner[name] for owner, name in tables]
+        self._tensors = [tensor for table in self._tables for tensor in table.values()]
+        self._sized = [*each, *self._tables, *(attributes[name] for attributes in each for name in HOOKS)]
+        self._sizes = [*map(len, self._sized)]
+        plain = [(attributes, name) for attributes in each for name, x in attributes.items() if type(x) in PLAIN]
+        self._plain_owners, self._plain_names = [owner for owner, _ in plain], [name for _, name in plain]
+        self._plain = [owner[name] for owner, name in plain]
+        self._types = [*map(type, self._plain)]
+        self._leaves = [p for attributes in each for p in attributes["_parameters"].values() if p is not None]
+        self._nodes = [p._node for p in self._leaves]
+        self._hook_tables = [node.hooks for node in self._nodes if node is not None]
+        self._hooked = [_hooks_on(p) for p in self._leaves]
+        self._had_hooks = any(self._hook_tables)
 
-    def holds(self) -> bool:
-        """Is the module as it was?"""
-        attributes = self._attributes
-        parameters, buffers = attributes["_parameters"], attributes["_buffers"]
-        counts = len(attributes), len(parameters), len(buffers)
-        if counts != (self._count, len(self._parameters), len(self._buffers)):
+    def hold(self) -> bool:
+        """Are the modules as they were?"""
+        if [*map(len, self._sized)] != self._sizes:
             return False
-        for name, value in self._plain:
-            if attributes.get(name) != value:
-                return False
-        for hooks, count in self._hooks:
-            if len(hooks) != count:
-                return False
-        for p, (before, node, hooked) in zip(parameters.values(), self._parameters, strict=True):
-            if p is not before or (
-                p is not None and (p._node is not node or (node is not None and node.hooks and _hooks_on(p) != hooked))
-            ):
-                return False
-        return all(b is before for b, before in zip(buffers.values(), self._buffers, strict=True)) if buffers else True
+        plain = [*map(dict.get, self._plain_owners, self._plain_names)]
+        return (
+            all(map(is_, map(type, plain), self._types))
+            and plain == self._plain
+            and all(map(is_, map(dict.get, self._owners, self._names), self._tables))
+            and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._tensors))
+            and all(map(is_, map(NODE, self._leaves), self._nodes))
+            and (not (self._had_hooks or any(self._hook_tables)) or [*map(_hooks_on, self._leaves)] == self._hooked)
+        )
 
 
 def _hooks_on(p: Any) -> int:
@@ -215,7 +221,7 @@ class _RecordingBuilder:
         ]
         return Recording(
             self.words, kinds, sources, [self.words[p] for p in kinds.numbers], drawn, self._draws(), stepped,
-            recorder.optimizers, [ModuleState(module) for module in recorder.modules], grads, types, written,
+            recorder.optimizers, ModuleStates([*recorder.modules]), grads, types, written,
             [sources[k] for k in sorted(freed)], rebuild, comparable,
             1 + max((k for _, k in kinds.created_uses + kinds.created_frees), default=-1),
             [source[1] for source in sources if source[0] == "cell"],

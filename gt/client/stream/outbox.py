@@ -26,7 +26,7 @@ from gt.client.stream.predicted_reads import PredictedReads
 from gt.client.stream.recorder import Recorder
 from gt.client.stream.replies import Replies
 from gt.client.stream.server_connection import ServerConnection
-from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS, Templates
+from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS, Template, Templates
 from gt.errors import GtError, NoWorkers
 from gt.ops import Signature
 from gt.wire import interrupts
@@ -141,14 +141,14 @@ class Outbox:
             self.cut()
         self._wait_for_credit()
 
-    def run_fragment(self, words: Callable[[int], list[Any]], results: int, weight: int) -> int:
-        """Emit the words that run a fragment. They depend on the id of its first result, which is returned."""
+    def run_fragment(self, template: Template, words: Callable[[int], list[Any]], results: int) -> int:
+        """Emit the words that run a recorded fragment. They depend on the id of its first result, which is returned."""
         with self.lock:
             self._free()
             first, self._next_compiled_id = self._next_compiled_id, self._next_compiled_id + results
             emitted = words(first)
-            self._extra += max(0, weight - len(emitted))
-            self.extend(emitted)
+            self._extra += max(0, template.length - len(emitted))
+            self.extend(emitted + self.predictions.ran(template, first))
         self.flush()
         self.begin_stretch()
         return first
