@@ -116,7 +116,8 @@ def test_models_that_a_gpu_cannot_hold_are_skipped(monkeypatch):
     )
     chosen, skipped = machine.models(quick=False, gpus=8)
     assert list(chosen) == ["tiny", "small", "gpt2", "gpt2-medium"]
-    assert chosen["tiny"] == machine.GPU_BATCHES["tiny"] // 2  # twice as many samples must fit, too
+    assert chosen["tiny"] == machine.GPU_BATCHES["tiny"]
+    assert chosen["small"] == 256
     assert chosen["gpt2"] == 3
     assert chosen["gpt2-medium"] == 1  # the states alone fit
     (line,) = skipped

@@ -684,8 +684,8 @@ def test_a_batch_with_a_graph_of_its_own(schedule: str, workers: list[int]) -> N
         return Pipeline(layers, schedule, 3, workers=workers).step(h, targets, F.mse_loss)
 
     with Cluster(workers=2).client():
-        found = gradients(gt, piped)
-    for ours, theirs in zip(found, gradients(torch, whole), strict=True):
+        of_stages = gradients(gt, piped)
+    for ours, theirs in zip(of_stages, gradients(torch, whole), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
 
 

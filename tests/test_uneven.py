@@ -94,9 +94,9 @@ def test_weights_by_speed(speeds: list[float], weights: Any) -> None:
 def test_noise_does_not_change_the_weights_of_two_kinds() -> None:
     rng = np.random.default_rng(0)
     noisy = [[a * rng.uniform(0.97, 1.0) for a in (90.0, 90.0, 40.0, 40.0)] for _ in range(200)]
-    found = {weights_by_speed(speeds) for speeds in noisy}
-    assert all(w[0] == w[1] and w[2] == w[3] for w in found), found  # workers of one kind get the same
-    assert len(found) <= 2
+    chosen = {weights_by_speed(speeds) for speeds in noisy}
+    assert all(w[0] == w[1] and w[2] == w[3] for w in chosen), chosen  # workers of one kind get the same
+    assert len(chosen) <= 2
     alike = [[90.0 * rng.uniform(0.85, 1.0) for _ in range(8)] for _ in range(200)]
     assert {weights_by_speed(speeds) for speeds in alike} == {8}
 

@@ -155,8 +155,8 @@ class Scheduler:
         if client.log is not None:
             client.log.configuration = replace(m, rebalanced=None)
         before, workers = client.config, list(self._workers)
-        recovery = (None, None) if client.log is None else (client.substitutes, client.kept_parts)
-        client.config = Signals(m.signals, m.auto, recovery[0], self._workers, recovery[1])
+        substitutes, kept_parts = (None, None) if client.log is None else (client.substitutes, client.kept_parts)
+        client.config = Signals(m.signals, m.auto, substitutes, self._workers, kept_parts)
         client.forget_plans()
         if m.rebalanced is not None:
             self._delivery.deliver(client, rebalance(client, before, workers, set(m.rebalanced)), 0)

@@ -40,8 +40,8 @@ def _addmm(x: Tensor, weight: Tensor, bias: Tensor, dtype: DType) -> Any:
 def _linear_back(grad: Tensor, x: Tensor, weight: Tensor, *dtypes: DType | None) -> Any:
     """The gradients of x, weight and bias in these dtypes; None if not needed."""
     operands = (x, weight, vector(weight._type.shape[0], weight))
-    found = gradients(LINEAR, [d is not None for d in dtypes], [grad], operands)
-    return _cast_each(found, dtypes)
+    grads = gradients(LINEAR, [d is not None for d in dtypes], [grad], operands)
+    return _cast_each(grads, dtypes)
 
 
 def _addmm_back(grad: Tensor, x: Tensor, weight: Tensor, *dtypes: DType | None) -> Any:
@@ -51,8 +51,8 @@ def _addmm_back(grad: Tensor, x: Tensor, weight: Tensor, *dtypes: DType | None) 
     return _cast_each((*others[:2], bias), dtypes)
 
 
-def _cast_each(found: Any, dtypes: tuple[DType | None, ...]) -> Any:
-    return tuple([None if d is None else cast(g, d) for g, d in zip(found, dtypes, strict=True)])
+def _cast_each(grads: Any, dtypes: tuple[DType | None, ...]) -> Any:
+    return tuple([None if d is None else cast(g, d) for g, d in zip(grads, dtypes, strict=True)])
 
 
 class _Product(NamedTuple):
