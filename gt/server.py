@@ -97,7 +97,9 @@ def _add_end_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--end-with-workers", action="store_true", help="end when a worker that has joined is lost, as torchrun does"
     )
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
+    parser.add_argument(
+        "--with-parent", type=int, default=0, metavar="PID", help="end when this process ends, which started this one"
+    )
     parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
     parser.add_argument("--program", default="", help=argparse.SUPPRESS)  # the parent's, for lists of running systems
 
@@ -111,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(
             signal.SIGINT, signal.SIG_IGN
         )  # Ctrl-C reaches the whole process group, but is meant for the client
-        end_with_parent(lambda: _remove_socket(options.unix))
+        end_with_parent(lambda: _remove_socket(options.unix), options.with_parent)
     if options.with_stdin:
         from gt.launch.parent import end_with_stdin
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gt
+from gt.client.stream import sites
 from gt.client.stream.session import Session
 from gt.dispatcher.listeners import MAX_UNTAKEN
 from gt.dispatcher.tenants.access import Access
@@ -276,6 +277,17 @@ def test_words_of_the_same_length() -> None:
         session.stop_listening()
     counts = ops(list(table.events()))
     assert {name: counts[name] for name in wanted} == wanted
+
+
+def test_a_program_with_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook that runs for weeks: each of its cells has lines of its own."""
+    monkeypatch.setattr(sites, "_sites", [(None, 0)] * 100_000)
+    monkeypatch.setattr(sites, "_lines", {})
+    monkeypatch.setattr(sites, "_by_offset", {})
+    with Cluster(workers=1, backend="numpy").client() as session:
+        table = listened(session, lambda: gt.ones(3).tan().tolist())
+    (line,) = (event.site for event in table.events() if event.name.op == "tan")
+    assert "gt.ones(3).tan()" in line
 
 
 def test_source_lines_that_are_no_numbers() -> None:

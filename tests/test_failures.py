@@ -294,6 +294,14 @@ def children(line: str) -> list[int]:
     return [int(word) for word in line.split()[2:]]
 
 
+@pytest.mark.parametrize("module", ["gt.server", "gt.worker"])
+def test_a_child_whose_client_was_killed_before_it_started(stack, module):
+    """The parent of the child is another process by then."""
+    process = Process("-m", module, "--unix", "/nowhere", "--with-parent", str(os.getppid()))
+    stack.callback(process.close)
+    assert process.end() == 0, process.output
+
+
 def test_local_children_end_with_their_killed_client(stack):
     client = script(LOCAL, stack=stack, GT_BACKEND="numpy")
     pids = children(client.expect("ready"))

@@ -14,6 +14,7 @@ import gt
 from benchmarks.core.environment import ROOT
 from benchmarks.core.ranks import BadInput
 from gt.launch.local import visible_gpus
+from gt.launch.parent import with_parent
 
 #: Seconds for all workers to start: the first import of torch from a cold disk is slow.
 START_TIMEOUT_S = 180.0
@@ -54,7 +55,7 @@ class System:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         talking = any(os.environ.get(name, "0") not in ("", "0") for name in ("GT_VERBOSE", "GT_DEBUG_DISPATCHER"))
         child = subprocess.Popen(
-            [sys.executable, "-m", module, *options, "--with-parent"],
+            [sys.executable, "-m", module, *options, *with_parent()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=None if talking else self._words,

@@ -20,7 +20,7 @@ from benchmarks.core.environment import ROOT
 from gt.client.stream.connect import open_session, use
 from gt.client.stream.session import Session
 from gt.launch.collector import tune_collector
-from gt.launch.parent import end_with_parent
+from gt.launch.parent import end_with_parent, with_parent
 from gt.ops import Signature
 from gt.worker.engines.numpy import NumpyEngine
 from gt.worker.shell import Shell
@@ -46,7 +46,7 @@ def system(workers: Sequence[Sequence[str]] = (("benchmarks.hot.null",),)) -> It
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/server"
-        commands = (["gt.server", "--unix", address, "--with-parent"], *[[*words, address] for words in workers])
+        commands = (["gt.server", "--unix", address, *with_parent()], *[[*words, address] for words in workers])
         environment = {**os.environ, "PYTHONPATH": path}
         children = [subprocess.Popen([sys.executable, "-m", *words], env=environment) for words in commands]
         try:

@@ -28,11 +28,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--listen", metavar="[ADDRESS:]PORT", help="where the page is (default 127.0.0.1:8787)")
     parser.add_argument("--metrics", metavar="[ADDRESS:]PORT", help="only metrics, or metrics at a port of their own")
     parser.add_argument("--server", metavar="ADDRESS", help=argparse.SUPPRESS)
-    parser.add_argument("--with-parent", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--with-parent", type=int, default=0, help=argparse.SUPPRESS)
     add_server_options(parser)
     options = parser.parse_args(argv)
     if options.with_parent:
-        end_with_parent()
+        end_with_parent(parent=options.with_parent)
     return run(command_name("gt.dashboard"), lambda: _run(options))
 
 
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     address = options.server or chosen_server(options)
     page = parse_address(options.listen, "--listen") if options.listen or not options.metrics else None
     metrics = parse_address(options.metrics, "--metrics") if options.metrics else None
-    asyncio.run(_serve(address, page, metrics, options.with_parent))
+    asyncio.run(_serve(address, page, metrics, bool(options.with_parent)))
     return 0
 
 

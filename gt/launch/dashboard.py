@@ -9,6 +9,7 @@ import threading
 
 from gt.errors import ConfigError
 from gt.launch.own_module import module_command, module_environment
+from gt.launch.parent import with_parent
 
 #: How to install what the dashboard needs.
 INSTALL_DASHBOARD = "the dashboard and metrics need it: pip install 'gt-tensor[dashboard]'"
@@ -35,7 +36,7 @@ class DashboardProcess:
     def __init__(self, server: str, *options: str) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the child runs)
         self._child = subprocess.Popen(
-            module_command("gt.dashboard", "--server", server, "--with-parent", *options),
+            module_command("gt.dashboard", "--server", server, *with_parent(), *options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

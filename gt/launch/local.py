@@ -13,6 +13,7 @@ import threading
 from gt.errors import ConfigError, NoWorkers
 from gt.launch.backend import default_backend
 from gt.launch.own_module import module_command, module_environment
+from gt.launch.parent import with_parent
 from gt.say import topic
 
 #: How long a child may take to end after SIGTERM.
@@ -88,7 +89,7 @@ class LocalSystem:
 
     def _start(self, name: str, module: str, environment: dict[str, str], *options: str) -> None:
         child = subprocess.Popen(
-            module_command(module, "--unix", self._socket, "--with-parent", *options),
+            module_command(module, "--unix", self._socket, *with_parent(), *options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=None if any(map(topic, VERBOSE_TOPICS)) else self._errors,

@@ -14,9 +14,17 @@ CHECK_S = 0.25
 TERMINATE_TIMEOUT_S = 2.0
 
 
-def end_with_parent(clean_up: Callable[[], object] = bool) -> None:
-    """Start a thread that ends this process as soon as its parent has ended; ``clean_up`` is its last step."""
-    parent = os.getppid()
+def with_parent() -> tuple[str, str]:
+    """The option with which a child of this process ends when this process ends, also if that was before it looked."""
+    return "--with-parent", str(os.getpid())
+
+
+def end_with_parent(clean_up: Callable[[], object] = bool, parent: int = 0) -> None:
+    """Start a thread that ends this process as soon as its parent has ended; ``clean_up`` is its last step.
+
+    ``parent``: the process that started this one; 0: the one that is the parent now.
+    """
+    parent = parent or os.getppid()
 
     def watch() -> None:
         # when a parent dies, even by kill -9, the process gets another parent

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gt.errors import ClusterError
 from gt.launch.own_module import TRUSTED_NETWORKS, module_command, module_environment
+from gt.launch.parent import with_parent
 from gt.wire.addresses import parse_ports, route_address
 from gt.wire.server_keys import key_text, make_server_keys
 
@@ -60,7 +61,7 @@ class PrivateServer:
         return True
 
     def _start(self, folder: Path) -> None:
-        where = ("--host", self.host, "-p", str(self.port), "--folder", str(folder), "--with-parent")
+        where = ("--host", self.host, "-p", str(self.port), "--folder", str(folder), *with_parent())
         self._last_line, self._listens, self._has_answered = "it printed nothing", False, threading.Event()
         self.process = subprocess.Popen(
             module_command("gt.server", *where, *TRUSTED_NETWORKS, *self._options),
@@ -100,7 +101,7 @@ def start_worker(host: str, port: int, token: str, *options: str, keep_errors: b
     ``keep_errors``: what it prints on stderr can be read from here.
     """
     return subprocess.Popen(
-        module_command("gt.worker", "--host", host, "-p", str(port), "--with-parent", *options),
+        module_command("gt.worker", "--host", host, "-p", str(port), *with_parent(), *options),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE if keep_errors else None,
         env=module_environment(GT_TOKEN=token),

@@ -65,7 +65,9 @@ def _make_parser() -> argparse.ArgumentParser:
         help="an address of this host, or a network that it is in, such as 10.0.0.0/8: exchange tensors with other "
         "workers there (default: the address from which this host reaches the server)",
     )
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
+    parser.add_argument(
+        "--with-parent", type=int, default=0, metavar="PID", help="end when this process ends, which started this one"
+    )
     parser.add_argument("--with-stdin", action="store_true", help="end when the standard input is closed")
     parser.add_argument(
         "--torchrun",
@@ -82,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         from gt.launch.parent import end_with_parent
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the client, not for the processes it started
-        end_with_parent()
+        end_with_parent(parent=options.with_parent)
     if options.with_stdin:
         from gt.launch.parent import end_with_stdin
 

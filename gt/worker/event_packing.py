@@ -22,8 +22,8 @@ from gt.wire.structures import EventName
 
 #: An event takes this long as long as no event of its name was measured.
 UNMEASURED_NS = 1000.0
-#: Source lines with larger numbers are not reported.
-MAX_SITE = (1 << 16) - 1
+#: The largest number of a source line: a row has 32 bits for it.
+MAX_SITE = (1 << 31) - 1
 #: The most lengths of stretches that are remembered for a client, and the most patterns of one length: frees come at
 #: other places when the client's garbage collector has run.
 MAX_LENGTHS, MAX_PATTERNS = 64, 4
@@ -175,7 +175,7 @@ def pack(stretches: list[tuple[Stretch, list[int]]], names: list[EventName], wei
     rows = np.empty(len(what), dtype=EVENT_FIELDS)
     rows["what"], rows["site"] = what, site
     rows["ended"], parts = _divide(groups, what, weights)
-    lines = set(np.flatnonzero(np.bincount(site)).tolist()) - {0}
+    lines = set(np.unique(site).tolist()) - {0}
     return PackedEvents(
         heads.tobytes(), rows.tobytes(), _shares(names, what, groups, parts), lines, _longest(names, what, groups)
     )

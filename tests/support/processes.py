@@ -82,8 +82,9 @@ class Process:
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self.popen.stdout:
-            self.lines.append(line.rstrip("\n"))
+        with contextlib.suppress(ValueError):  # closed, while a child of the process still holds its end
+            for line in self.popen.stdout:
+                self.lines.append(line.rstrip("\n"))
 
     @property
     def pid(self) -> int:
