@@ -206,7 +206,9 @@ def test_an_unknown_gpu_measures_its_own_peak(monkeypatch):
 
 def test_the_achievable_peak_is_that_of_the_fastest_product(monkeypatch):
     cpu = torch.device("cpu")
-    seconds = iter([[2.0], [4.0]])
+    seconds = iter(
+        [[2.0], [2.0], [4.0], [4.0]]
+    )  # of each size: one product, to see how many a sample has, and the samples
     monkeypatch.setattr(achievable.timing, "measure", lambda *_, **__: next(seconds))
     rate, source = achievable.peak.__wrapped__(cpu, "fp32", (16, 32))
     assert (rate, "32 x 32, the fastest of 2" in source) == (2 * 32**3 / 4, True)

@@ -167,6 +167,8 @@ class FakeProcess:
         answers = {"warm": warm, "check": {"values": [1.0], "tolerance": 0.1}, "memory": {}}
         return answers.get(act, {"step_s": self.step_s[self.mode]})
 
+    def end(self): ...
+
     def close(self): ...
 
 

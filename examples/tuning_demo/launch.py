@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from gt.launch.local import visible_gpus
+from gt.launch.parent import with_parent
 
 HERE = Path(__file__).parent
 
@@ -30,11 +31,11 @@ def main() -> int:
         children[name] = subprocess.Popen([sys.executable, *command], env={**environment, **extra})
 
     try:
-        start("the server", "-m", "gt.server", "-p", port, "--with-parent")
+        start("the server", "-m", "gt.server", "-p", port, *with_parent())
         for number in range(count):
             extra = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}
             threads = () if gpus else ("--threads", "1")
-            command = ("-m", "gt.worker", "--host", "localhost", "-p", port, "--with-parent", *threads)
+            command = ("-m", "gt.worker", "--host", "localhost", "-p", port, *with_parent(), *threads)
             start(f"worker process {number}", *command, **extra)
         start("training", str(HERE / "train.py"), *words)  # it waits for the workers
         return first_end(children)

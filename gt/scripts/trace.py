@@ -78,13 +78,14 @@ def _record(viewer: Viewer, listening: Listening, options: argparse.Namespace) -
 
 
 class _Progress:
-    """A line that is written again and again on a terminal; else a line each second."""
+    """A line that is written again and again on a terminal; else a line each second, and at least one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._terminal, self._last = seconds, sys.stderr.isatty(), 0.0
+        self._pause = 0.1 if self._terminal else min(PLAIN_PROGRESS_S, seconds / 2)
 
     def show(self, passed: float, events: int) -> None:
-        if passed - self._last < (0.1 if self._terminal else PLAIN_PROGRESS_S):
+        if passed - self._last < self._pause:
             return
         self._last = passed
         text = f"recording: {min(passed, self._seconds):.1f} of {self._seconds:g} s, {events:,} events"
