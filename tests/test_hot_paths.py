@@ -283,6 +283,23 @@ def test_a_bad_size_is_reported_at_the_start(stack):
     assert "GT_WORKER_BATCH_SIZE=many: must be a whole number, 1 or more" in process.output
 
 
+def test_the_reason_of_a_server_that_ends_while_the_client_connects(stack):
+    """The connection is lost before the process has ended: the client waits for its last words."""
+    program = """
+        import gt
+        from gt.client.stream import connect
+
+        def lost(*_):
+            raise gt.errors.ConnectionLost("broken pipe")
+
+        connect.open_session, connect.SERVER_END_S = lost, 60
+        gt.ones(2)
+    """
+    process = script(program, stack=stack, GT_WORKER_BATCH_SIZE="many", GT_BACKEND="numpy")
+    assert process.end() == 1
+    assert "the local server ended (exit code 1): gt.server: GT_WORKER_BATCH_SIZE=many" in process.output
+
+
 def test_the_size_is_read_by_the_server(stack):
     process = script(
         "import gt\n" + LOOP.replace("\n    ", "\n"), stack=stack, GT_WORKER_BATCH_SIZE="1", GT_BACKEND="numpy"

@@ -27,7 +27,7 @@ class Effort:
 FULL, QUICK = Effort(11, 0.3, 120.0), Effort(3, 0.1, 60.0)
 #: the caches of compiled code, which a cold start has empty
 CACHES = ("GT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-#: seconds in which a process ends that is told to; torch's compiler waits longer for its own processes
+#: seconds that a process may take to end; then it is killed, because torch's compiler may wait long for its helpers
 END_S = 5.0
 
 

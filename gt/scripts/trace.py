@@ -78,7 +78,7 @@ def _record(viewer: Viewer, listening: Listening, options: argparse.Namespace) -
 
 
 class _Progress:
-    """A line that is written again and again on a terminal; else a line each second, and at least one."""
+    """A line that is written again and again on a terminal; else a line each second, and one at half of the time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._terminal, self._last = seconds, sys.stderr.isatty(), 0.0

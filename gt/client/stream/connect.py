@@ -29,7 +29,7 @@ __all__ = ["cancel", "connect", "disconnect", "gpu_workers", "workers"]
 CONNECT_TIMEOUT_S = 3.0
 #: Seconds that `disconnect` waits for the last instructions, so that their failures are reported.
 FINISH_TIMEOUT_S = 2.0
-#: Seconds in which the process of a server ends whose connection is lost.
+#: Seconds to wait for the end of a server's process after its connection is lost.
 SERVER_END_S = 1.0
 
 
