@@ -62,6 +62,28 @@ def test_other_values(call, what) -> None:
         tried(call)
 
 
+@pytest.mark.parametrize(("scale", "accepted"), [(1.0, True), (20.0, False)])
+def test_a_value_of_rounding_errors_may_differ_as_much_as_with_inputs_a_step_away(scale, accepted) -> None:
+    """x - x, up to rounding: no code is wrong that differs as much as rounding does, and 20 times as much is."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 64).to(torch.bfloat16)
+    y = -x * (1 + 2**-8)
+    t = TensorType((64, 64), bfloat16)
+    add = section(("add", (t, t), (0, 1), (2,), False, {}), inputs=2, results=(2,))
+    noise = torch.randn(64, 64) * (2**-8) * x.abs().mean() * scale
+
+    def call(x, y, *_):
+        return [(x + y + noise).to(torch.bfloat16)]
+
+    program = Program(add, [], frozenset(), CPU, compiled=True)
+    compiled = CompiledProgram(program, call, [set()], [strided_spec(i).stride() for i in (x, y)], 0.0)
+    if accepted:
+        run_trial(add, compiled, [x, y], [])
+    else:
+        with pytest.raises(NotTranslatable, match="a result of add"):
+            run_trial(add, compiled, [x, y], [])
+
+
 def failing(x, y, *_):
     y += 1
     raise RuntimeError("not now")

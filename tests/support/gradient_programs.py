@@ -261,7 +261,7 @@ class Profile:
 
 ANY = Profile()
 #: with loops, so that repeated steps are replayed
-REPEATED = Profile(rounds=5)
+REPEATED = Profile(rounds=9)
 #: for a compiled function: it reads nothing, keeps nothing, and has no refused steps
 COMPILABLE = Profile(
     avoid="read_item read_array forget careless backward_early masked retained hook without_gradient "

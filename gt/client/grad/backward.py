@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gt.client.grad import repeated_pass
 from gt.client.grad.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gt.client.grad.handles import RemovableHandle, in_list
+from gt.client.grad.hooks import AFTER, register_hook, register_post_accumulate_grad_hook
 from gt.client.signals.signal import backward_scope
 from gt.client.stream import configuration, recorder, sites
 from gt.client.tensor import placing
@@ -38,6 +39,8 @@ Root = tuple[Edge, Tensor]
 Receive = Callable[[Edge, Tensor], None]
 #: (a node, the gradients of its results) -> the gradients of its operands; None where it computes them later
 Defer = Callable[[Node, list[Tensor | None]], list[Tensor | None]]
+#: called with a node when its turn comes
+Note = Callable[[Any], None]
 
 # -- the backward pass -------------------------------------------------------------------
 
@@ -63,8 +66,17 @@ def backward(
         if tensor is not None:
             accumulate(tensor, g, create_graph)
 
+    def run_pass(note: Note | None) -> None:
+        if note is None:
+            backward_pass(roots, retain, create_graph, targets, receive)
+        else:
+            _noted_pass(roots, receive, note)
+
     with sites.held():
-        backward_pass(roots, retain, create_graph, targets, receive)
+        if session is None or len(roots) != 1 or retain or create_graph or targets is not None:
+            run_pass(None)
+        else:
+            repeated_pass.run(session, *roots[0], run_pass)
     if session is not None:
         session.outbox.after_backward()
 
@@ -119,6 +131,20 @@ def backward_pass(
         _propagate(roots, retain, targets, receive, defer)
     finally:
         mode.enabled = before
+
+
+def _noted_pass(roots: list[Root], receive: Receive, note: Note) -> None:
+    """A pass without `retain_graph` that calls ``note`` with each node when its turn comes."""
+
+    def compute(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
+        note(node)
+        return node.backward(grads, False)
+
+    def receive_leaf(edge: Edge, g: Tensor) -> None:
+        note(edge[0])
+        receive(edge, g)
+
+    backward_pass(roots, False, False, None, receive_leaf, compute)
 
 
 def _propagate(
@@ -274,34 +300,6 @@ def formula_grads(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, op
         outputs, grad_outputs = [y for y, _ in pairs], [d for _, d in pairs]
         input_grads = iter(grad(outputs, needed, grad_outputs, create_graph=create_graph, allow_unused=True))
     return [next(input_grads) if n else None for n in needs]
-
-
-Hook = Callable[[Tensor], Any]
-
-
-def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
-    """Call ``hook`` with the gradient of x. If it returns a tensor, that replaces the gradient."""
-    current(x)
-    if x._node is None:
-        raise GradError("cannot register a hook on a tensor that doesn't require gradient")
-    hooks = x._node.hooks.setdefault(x._index, [])
-    hooks.insert(len(hooks) - sum(isinstance(h, RetainGradHook) for h in hooks), hook)
-    return in_list(hooks, hook)
-
-
-#: the place of the hooks that run after a gradient was added, among those of a leaf
-AFTER = -1
-
-
-def register_post_accumulate_grad_hook(x: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
-    """Call ``hook`` with the tensor, a leaf, each time a backward pass has added to its ``grad``."""
-    if not is_leaf(x):
-        raise GradError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    if x._node is None:
-        raise GradError("cannot register a hook on a tensor that doesn't require gradient")
-    hooks = x._node.hooks.setdefault(AFTER, [])
-    hooks.append(hook)
-    return in_list(hooks, hook)
 
 
 # -- methods and properties of a tensor --------------------------------------------------

@@ -18,7 +18,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gt.client.stream import scope
@@ -52,14 +52,14 @@ class Outbox:
         #: values that are requested with the fragments that make them
         self.predictions = PredictedReads(replies, templates)
         self.words: list[Any] = []
-        self.extend, self.append = self.words.extend, self.words.append
+        #: adds the words of an instruction; `gt.client.grad.pass_form` replaces it while it records a backward pass
+        self.extend: Callable[[Iterable[Any]], None] = self.words.extend
         #: `full` is called at this many words: ``batch``, or more while a known stretch may be complete soon
         self.limit = self.batch = BATCH_WORDS
         #: ids of tensors that Python freed between two fragments. They are sent before the next fragment and belong to
         #: neither: when Python frees them may differ from one repetition to the next
         self.freed_between: list[int] = []
-        #: ids of tensors that Python freed while there were many words already
-        self.freed_late: deque[int] = deque()
+        self.freed_late: deque[int] = deque()  #: those that Python freed while there were many words already
         self.next_id = itertools.count(1).__next__
         self.lock = threading.RLock()
         #: signatures that are not announced yet
@@ -100,7 +100,7 @@ class Outbox:
 
     def _free(self) -> None:
         """Put the tensors that Python freed into the stream, up to `MAX_FREED` of them."""
-        freed, append, count = self.freed_late, self.append, MAX_FREED
+        freed, append, count = self.freed_late, self.words.append, MAX_FREED
         while freed and count:
             try:
                 append(-freed.popleft())
@@ -133,7 +133,7 @@ class Outbox:
         with self.lock:
             self.templates.clear()
             self.predictions.clear()
-        self.extend((RESET, oldest))
+        self.words.extend((RESET, oldest))
 
     def before_fragment(self) -> None:
         """Call this before `run_fragment`, and before what the fragment changes is changed here. Raises NoWorkers."""
@@ -148,7 +148,7 @@ class Outbox:
             first, self._next_compiled_id = self._next_compiled_id, self._next_compiled_id + results
             emitted = words(first)
             self._extra += max(0, template.length - len(emitted))
-            self.extend(emitted + self.predictions.ran(template, first))
+            self.words.extend(emitted + self.predictions.ran(template, first))
         self.flush()
         self.begin_stretch()
         return first
@@ -214,7 +214,7 @@ class Outbox:
                 if rest:
                     raise
         elif rest:
-            self.extend(rest)
+            self.words.extend(rest)
             self.flush()
 
     def after_backward(self) -> None:
@@ -248,9 +248,9 @@ class Outbox:
                     template, run = match
                     self._extra += max(0, count - len(run))
                     self.words[:count] = run + self.predictions.ran(template, templates.base)
-                self.extend(templates.forgotten)
+                self.words.extend(templates.forgotten)
                 templates.forgotten.clear()
-            self.extend(rest)
+            self.words.extend(rest)
         self.flush()
         with self.lock:
             if not templates.empty or not self.words:

@@ -43,6 +43,8 @@ class Replies:
     def __init__(self, connection: ServerConnection, failures: Failures) -> None:
         self._connection, self._failures = connection, failures
         self._next_request = itertools.count(1).__next__
+        #: how often a value was waited for
+        self.waits = 0
         #: request -> a `PendingValue`, or the list that an answer is put into
         self.pending: dict[int, Any] = {}
         #: reads that nobody waits for any more, and that the server does not know of
@@ -85,6 +87,7 @@ class Replies:
     def wait(self, request: int) -> PendingValue:
         """Wait for the reply. If it is an error that another worker describes better, wait a little for that."""
         pending: PendingValue = self.pending[request]
+        self.waits += 1
         try:
             ready = lambda: pending.done or pending.likely_error is not None
             if not self._connection.wait(ready, SILENT_WAIT_S):

@@ -214,15 +214,15 @@ class Templates:
 
     def _learn(self, words: list[Any], compile: bool) -> Template | None:
         """Keep a stretch that is seen for the first time; make a template of it the second time."""
-        if self._submissions is None or self._sent + len(words) > MAX_FRAGMENT_WORDS:
+        length = self._sent + len(words)
+        if self._submissions is None or not MIN_WORDS <= length <= MAX_FRAGMENT_WORDS:
             return None
-        length, submissions = self._sent + len(words), [*self._submissions, words]
-        if length < MIN_WORDS:
-            return None
+        submissions = [*self._submissions, words]
         key = length, self.first_codes(submissions[0])
-        if self._sent and any(t.compile == compile for t in self._templates.get(key, ())):
-            return None
         stretch = Candidate(submissions, self.base)
+        alike = [t for t in self._templates.get(key, ()) if t.compile == compile] if self._sent else ()
+        if any(t.match(stretch.words(), self.base) is not None for t in alike):
+            return None
         template = self._template(stretch, compile, key)
         if template is None:
             self._candidates.add(key, stretch)

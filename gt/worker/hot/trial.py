@@ -21,6 +21,9 @@ from gt.worker.hot.section import Section
 
 #: How far compiled results may differ from interpreted ones, relative to a result's norm: other steps are rounded.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
+#: Values that differ by more than this may do so, if interpreting with inputs one rounding step away changes them so
+#: much: at most by this times as much.
+MAX_NOISE_RATIO = 2.0
 #: Compiled code that takes longer than this share of the time of the section's own kernels is not used.
 MAX_TIME_RATIO = 1.0
 HALVES = (torch.float16, torch.bfloat16)
@@ -101,13 +104,12 @@ def run_trial(
         kept.restore()
         results = compiled(copies, *cells)
         donated = {len(results) + i for i in compiled.program.donated.values()}
-        least = least_tolerance(section)
-        for i, (a, b) in enumerate(zip(expected, [*results, *copies], strict=True)):
-            if i not in donated and not alike(a, b, least):
-                raise NotTranslatable(
-                    f"compiled code gives other values than the interpreter ({_describe(section, i)})"
-                )
-        del expected, results, copies
+        least, compared = least_tolerance(section), enumerate(zip(expected, [*results, *copies], strict=True))
+        unlike = {i: _to_host(b) for i, (a, b) in compared if i not in donated and not alike(a, b, least)}
+        if unlike:
+            kept.restore()
+            _check_noise(section, inputs, numbers, written, expected, unlike)
+        del expected, results, copies, unlike
         compiled.run_seconds = (
             _measure(lambda: interpret(section, inputs, numbers), inputs),
             _measure(lambda: compiled(inputs, *cells), inputs),
@@ -116,6 +118,34 @@ def run_trial(
             own = _measure_graph(capture, plain, inputs, numbers, log)
             fast = _measure_graph(capture, lambda: compiled, inputs, numbers, log) if own else 0.0
             compiled.graph_seconds = own, fast
+
+
+def _check_noise(
+    section: Section, inputs: list[Any], numbers: list[Any], written: list[int], expected: list[Any], unlike: Any
+) -> None:
+    """Raises NotTranslatable, unless the values that differ are mostly rounding errors in the interpreter too.
+
+    Where a gradient is almost zero, it consists of rounding errors. So the section is interpreted with inputs that
+    differ by one rounding step: if that changes a value as much as compiling does, the compiled one is as good.
+    """
+    types = [t.dtype for call in section.calls for t in call.signature.outs if t.dtype.kind == "f"]
+    step = max((torch.finfo(getattr(torch, dtype.name)).eps for dtype in types), default=0.0)
+    signs = torch.Generator(inputs[0].device).manual_seed(0)
+    nudged = [_nudge(x if i in written else _copy(x), step, signs) for i, x in enumerate(inputs)]
+    moved = [*interpret(section, nudged, numbers), *nudged]
+    for i, b in unlike.items():
+        noise, difference = _distance(expected[i], moved[i]), _distance(expected[i], b)
+        if not difference <= MAX_NOISE_RATIO * noise:
+            raise NotTranslatable(f"compiled code gives other values than the interpreter ({_describe(section, i)})")
+
+
+def _nudge(x: Any, step: float, signs: torch.Generator) -> Any:
+    """Change each number in the tensor by a rounding step, up or down."""
+    memory = without_repeats(x)
+    if memory is not None and memory.is_floating_point():
+        up = torch.empty(memory.shape, device=x.device).uniform_(-1, 1, generator=signs)
+        memory.mul_(torch.where(up > 0, 1 + step, 1 - step))
+    return x
 
 
 def slower(compiled: CompiledProgram, on_gpu: bool) -> str:
@@ -180,14 +210,21 @@ def alike(a: Any, b: Any, least: float = 0.0) -> bool:
     """Whether two results agree up to rounding. NaNs are equal."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    # the squares of the differences, and of the expected values; the number of differences
-    sums = sum((_sums(x, y) for x, y in _pieces(a, b)), torch.zeros(3, dtype=torch.float64))
-    difference, scale, different = sums.tolist()
+    difference, scale, different = _compare(a, b)
     if a.dtype in TOLERANCES:
         floor = 1e-4 * max(1, a.numel()) ** 0.5
         return bool(difference**0.5 <= max(least, TOLERANCES[a.dtype]) * (scale**0.5 + floor))
     # the result of a comparison may differ where two numbers are almost equal
     return bool(different <= 0.01 * a.numel() or difference**0.5 <= 0.01 * scale**0.5)
+
+
+def _distance(a: Any, b: Any) -> float:
+    return float(_compare(a, b)[0] ** 0.5)
+
+
+def _compare(a: Any, b: Any) -> list[float]:
+    """The sum of the squares of the differences, that of the squares of the first, and the number of differences."""
+    return sum((_sums(x, y) for x, y in _pieces(a, b)), torch.zeros(3, dtype=torch.float64)).tolist()
 
 
 def _pieces(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:

@@ -1,0 +1,243 @@
+"""Backward passes that repeat: their instructions are emitted again, without running the rules of the ops.
+
+The rules decide what to emit from the ops on the tape, their attributes, types and numbers. So two passes over equal
+tapes emit the same instructions, up to the ids of tensors. When two passes did so, the pass is kept. From then on the
+tape is compared with the kept one, node by node, and if they are equal the instructions are emitted with the ids of the
+new tape. That takes a tenth of the time.
+
+A kept pass holds codes, so it is forgotten with the signatures (`gt.client.stream.signatures`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from gt.client.grad.pass_form import PassForm, Recording, Saved
+from gt.client.stream import configuration, recorder, scope, sites
+from gt.client.stream.session import Session
+from gt.client.tensor import emit
+from gt.client.tensor.tape import Edge, LeafNode, Node, SavedTensor, mode
+from gt.client.tensor.tensor import Tensor, fresh
+from gt.wire.interrupts import deferred
+
+#: The key of what is known, by source line, among the plans of a session.
+KEY = ("repeated backward passes",)
+#: The most places that are remembered; passes that are kept for one; passes that are recorded there in search of them.
+MAX_PLACES, MAX_KEPT, MAX_RECORDED = 64, 4, 12
+#: After so many passes in a row that equal none of the kept ones, these are forgotten.
+MAX_MISSES = 8
+
+#: the rules of ops, unless anomaly detection is on
+_backward = Node.backward
+
+
+class KeptPass:
+    """A form that was seen twice, and how it is emitted."""
+
+    def __init__(self, form: PassForm) -> None:
+        self._form = form
+        self._constants = [value for _, _, value in form.constants]
+        self._picks = [(_pick(node.words), _pick(node.freed)) for node in form.nodes]
+
+    def bind(self, edge: Edge, g: Tensor) -> tuple[list[Any], list[int], list[Tensor]] | None:
+        """The nodes of a tape that equals the kept one, the ids of what they saved, and the leaves; None otherwise."""
+        if (edge[1], g._type) != self._form.root:
+            return None
+        nodes: list[Any] = [None] * len(self._form.nodes)
+        nodes[0], last = edge[0], edge[0].number + 1
+        ids: list[int] = []
+        leaves: list[Tensor] = []
+        kind: Any
+        for k, form in enumerate(self._form.nodes):
+            node, kind = nodes[k], form.kind
+            # descending numbers: so the pass would take the nodes in this order too
+            if type(node) is not kind or node.number >= last or node.hooks:
+                return None
+            last = node.number
+            if kind is LeafNode:
+                if not _bind_leaf(node, form, ids, leaves):
+                    return None
+            elif not (_bind_values(node, form, ids) and _bind_edges(node, form, nodes)):
+                return None
+        return nodes, ids, leaves
+
+    @deferred
+    def emit(self, session: Session, root: int, nodes: list[Any], ids: list[int], leaves: list[Tensor]) -> None:
+        """Emit the instructions with these ids, and set the gradients of the leaves."""
+        outbox = session.outbox
+        forms: tuple[Any, ...] = self._form.nodes
+        extend, next_id, freed_late, words = outbox.extend, outbox.next_id, outbox.freed_late, outbox.words
+        #: what words are picked from; each created tensor has two values: its id, and the word that frees it
+        values = [sites.here(), root, *self._constants, *ids]
+        first, done, leaf = len(values), 0, iter(leaves)
+        try:
+            for node, form, (pick, pick_freed) in zip(nodes, forms, self._picks, strict=True):
+                if freed_late:
+                    outbox.free()
+                for _ in range(form.created):
+                    id = next_id()
+                    values += (id, -id)
+                if pick is not None:
+                    extend(pick(values))
+                done += 1
+                if form.kind is LeafNode:
+                    _set_grad(next(leaf), form, session, values, first)
+                elif node.saved[2]:
+                    node.saved = None
+                if pick_freed is not None:
+                    extend(pick_freed(values))
+                if len(words) >= outbox.limit:
+                    outbox.full()
+        except BaseException:
+            for k, (begin, end) in enumerate(self._form.lifetimes):
+                if begin < done <= end:
+                    outbox.freed_late.append(values[first + 2 * k])
+            raise
+
+
+def _pick(words: tuple[int, ...]) -> Any:
+    if len(words) == 1:
+        return lambda values: (values[words[0]],)
+    return itemgetter(*words) if words else None
+
+
+def _bind_leaf(node: LeafNode, form: Any, ids: list[int], leaves: list[Tensor]) -> bool:
+    tensor = node.tensor()
+    if tensor is None or tensor._type is not form.leaf_type:
+        return False
+    grad = tensor._grad
+    if (grad is None) is not (form.result >= 0):
+        return False
+    if grad is not None:
+        if grad._view is not None:
+            return False
+        ids.append(grad._cell.id)
+    leaves.append(tensor)
+    return True
+
+
+def _bind_values(node: Node, form: Any, ids: list[int]) -> bool:
+    saved = node.saved
+    if saved is None or node.op is not form.op or node.attrs != form.attrs or node.out_types != form.out_types:
+        return False
+    if node.signal or len(saved[1]) != len(form.operands):
+        return False
+    for x, y in (*zip(saved[0], form.results, strict=True), *zip(saved[1], form.operands, strict=True)):
+        if type(y) is Saved:
+            if type(x) is not SavedTensor or x.type is not y.type or x.versioned.version != x.version:
+                return False
+            ids.append(x.cell.id)
+        elif x is not y and (type(x) is not type(y) or repr(x) != repr(y)):
+            return False
+    return not form.same or all(ids[a] == ids[b] for a, b in form.same)
+
+
+def _bind_edges(node: Node, form: Any, nodes: list[Any]) -> bool:
+    for edge, expected in zip(node.edges, form.edges, strict=True):
+        if edge is None or expected is None:
+            if edge is not expected:
+                return False
+        elif expected[0] >= 0:
+            place, index = expected
+            if edge[1] != index:
+                return False
+            if nodes[place] is None:
+                nodes[place] = edge[0]
+            elif nodes[place] is not edge[0]:
+                return False
+    return True
+
+
+def _set_grad(tensor: Tensor, form: Any, session: Session, values: list[Any], first: int) -> None:
+    if form.result >= 0:
+        tensor._grad = fresh(values[first + 2 * form.result], session, form.leaf_type)
+    else:
+        tensor._grad._cell.version += 1  # type: ignore[union-attr]
+
+
+# -- where a program calls backward ------------------------------------------------------
+
+
+class Place:
+    """What is known of the passes that begin at one line of the program."""
+
+    def __init__(self) -> None:
+        #: the number of the last root, and the distances between roots so far: a program that repeats itself has few
+        self._root = 0
+        self._distances: set[int] = set()
+        self._kept: list[KeptPass] = []
+        self._forms: list[PassForm] = []
+        self._recorded = self._misses = 0
+
+    def repeat(self, session: Session, edge: Edge, g: Tensor) -> bool:
+        """Emit the pass, if it equals one that is kept."""
+        for kept in self._kept:
+            bound = kept.bind(edge, g)
+            if bound is not None:
+                if kept is not self._kept[0]:
+                    self._kept = [kept, *[other for other in self._kept if other is not kept]]
+                self._root, self._misses = edge[0].number, 0
+                kept.emit(session, g._cell.id, *bound)
+                return True
+        self._misses += 1
+        if self._misses > MAX_MISSES:
+            self._kept = []
+        return False
+
+    def is_worth_recording(self, root: int) -> bool:
+        """Did the program come here from as far away before?"""
+        distance, self._root = root - self._root, root
+        repeats = distance in self._distances
+        if len(self._distances) < MAX_RECORDED:
+            self._distances.add(distance)
+        return repeats and self._recorded < MAX_RECORDED and len(self._kept) < MAX_KEPT
+
+    def learn(self, form: PassForm | None) -> None:
+        self._recorded += 1
+        if form is not None and form in self._forms:
+            self._kept = [KeptPass(form), *self._kept]
+            self._forms = [other for other in self._forms if other != form]
+            self._recorded = self._misses = 0
+        elif form is not None:
+            self._forms = [*self._forms[1 - MAX_KEPT :], form]
+
+
+#: only one thread records at a time
+_recording = threading.Lock()
+#: runs the pass; its argument is called with each node
+RunPass = Callable[[Any], None]
+
+
+def run(session: Session, edge: Edge, g: Tensor, run_pass: RunPass) -> None:
+    """Run a backward pass from one root, without `retain_graph`, which adds to the gradients of all leaves."""
+    outbox = session.outbox
+    if (
+        scope.active
+        or configuration.current.rules
+        or emit.casting is not None
+        or outbox.recorder is not None
+        or recorder.active is not None
+        or mode.save is not None
+        or not outbox.templates.enabled
+        or Node.backward is not _backward
+        or type(edge[0]) is not Node
+    ):
+        run_pass(None)
+        return
+    emit.current(g)
+    places: dict[int, Place] = session.signatures.plans.setdefault(KEY, {})
+    if len(places) > MAX_PLACES:
+        places.clear()
+    place = places.setdefault(sites.here(), Place())
+    if place.repeat(session, edge, g):
+        return
+    if not place.is_worth_recording(edge[0].number) or not _recording.acquire(blocking=False):
+        run_pass(None)
+        return
+    try:
+        place.learn(Recording(session, edge, g).run(run_pass))
+    finally:
+        _recording.release()

@@ -1,0 +1,319 @@
+"""Backward passes that repeat are emitted again, and give the same bits as passes that run the rules of the ops."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.client.grad import pass_form, repeated_pass
+from gt.client.stream.session import Session
+from gt.client.tensor.tape import Node
+from gt.testing import Cluster
+from tests.support.processes import System
+
+#: passes until one is kept: two distances between roots, two recordings
+LEARNED = 5
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture(autouse=True)
+def session(cluster: Cluster) -> Iterator[Session]:
+    with cluster.client() as session:
+        yield session
+
+
+@pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows with each pass that is emitted again."""
+    passes: list[int] = []
+    emit = repeated_pass.KeptPass.emit
+
+    def count(kept: Any, session: Any, *args: Any) -> None:
+        passes.append(session.id)
+        emit(kept, session, *args)
+
+    monkeypatch.setattr(repeated_pass.KeptPass, "emit", count)
+    return passes
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def leaves(lib: Any, *shapes: tuple[int, ...]) -> list[Any]:
+    return [(torch.from_numpy(x.copy()) if lib is torch else gt.tensor(x)).requires_grad_() for x in arrays(*shapes)]
+
+
+def gradients(tensors: list[Any]) -> list[Any]:
+    return [None if x.grad is None else x.grad.detach().numpy().copy() for x in tensors]
+
+
+Loss = Callable[[Any, Any, int], Any]
+
+#: name -> the shapes of the leaves, and the loss of them in step i
+LOSSES: dict[str, tuple[tuple[tuple[int, ...], ...], Loss]] = {
+    "products": (((3, 4), (4, 2)), lambda lib, a, i: (a[0] @ a[1]).relu().sum()),
+    "used twice": (((3,),), lambda lib, a, i: (a[0] * a[0] + a[0].exp()).sum()),
+    "broadcast": (((3, 4), (4,), (1,)), lambda lib, a, i: ((a[0] + a[1]) * a[2]).mean()),
+    "views": (((4, 6),), lambda lib, a, i: (a[0].view(2, 12).t()[2:8] * a[0].reshape(-1)[:12].view(6, 2)).sum()),
+    "several results": (((4, 6),), lambda lib, a, i: sum(x.sum() * k for k, x in enumerate(a[0].chunk(3, 1)))),
+    "some results": (((4, 6),), lambda lib, a, i: a[0].sort(dim=1)[0][:, :2].sum()),
+    "softmax": (((3, 5),), lambda lib, a, i: lib.nn.functional.cross_entropy(a[0], lib.tensor([1, 0, 4]))),
+    "a new number": (((3,),), lambda lib, a, i: (a[0] * (1.0 + i)).exp().sum()),
+    "another branch": (((3,), (3,)), lambda lib, a, i: (a[0] * a[1] if i % 2 else a[0] + a[1].exp()).sum()),
+    "another shape": (((3, 8),), lambda lib, a, i: a[0][:, : 2 + i // 6].exp().sum()),
+    "another tensor": (((3,), (3,)), lambda lib, a, i: (a[i // 6 % 2] * a[0]).sum()),
+    "signs of zero": (((3,),), lambda lib, a, i: (a[0] * (0.0 if i < 7 else -0.0)).sum()),
+    "norms": (((2, 4, 4),), lambda lib, a, i: lib.nn.functional.layer_norm(a[0], (4, 4)).pow(3).sum()),
+}
+
+
+def trained(lib: Any, name: str, steps: int, clear: Callable[[int], bool]) -> list[Any]:
+    """The gradients after each step; ``clear``: are they removed before step i?"""
+    shapes, loss = LOSSES[name]
+    tensors, seen = leaves(lib, *shapes), []
+    for i in range(steps):
+        if clear(i):
+            for x in tensors:
+                x.grad = None
+        loss(lib, tensors, i).backward()
+        seen.append(gradients(tensors))
+    return seen
+
+
+@pytest.mark.parametrize("clear", ["always", "never", "every third"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_torchs_in_each_step(name: str, clear: str, emitted: list[int]) -> None:
+    when = {"always": lambda i: True, "never": lambda i: False, "every third": lambda i: i % 3 == 0}[clear]
+    ours, theirs = (trained(lib, name, 30, when) for lib in (gt, torch))
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        for x, y in zip(a, b, strict=True):
+            assert (x is None) == (y is None), f"step {i}"
+            if x is not None:
+                np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=f"step {i}")
+                np.testing.assert_array_equal(np.signbit(x), np.signbit(y), err_msg=f"step {i}")
+    assert emitted or name == "a new number"
+
+
+def test_the_same_bits_as_without(monkeypatch: pytest.MonkeyPatch, emitted: list[int]) -> None:
+    def run(seed: int) -> list[Any]:
+        gt.manual_seed(seed)
+        model = gt.nn.Sequential(gt.nn.Linear(6, 16), gt.nn.GELU(), gt.nn.LayerNorm(16), gt.nn.Linear(16, 3))
+        optimizer = gt.optim.AdamW(model.parameters(), lr=0.01)
+        x, y = gt.tensor(arrays((8, 6))[0]), gt.arange(8) % 3
+        losses = []
+        for _ in range(12):
+            loss = gt.nn.functional.cross_entropy(model(x), y)
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [*losses, *[p.detach().numpy().tolist() for p in model.parameters()]]
+
+    ours = run(0)
+    assert len(emitted) >= 12 - LEARNED
+    monkeypatch.setattr(repeated_pass, "run", lambda session, edge, g, run_pass: run_pass(None))
+    assert run(0) == ours
+
+
+def test_a_hook_runs_in_the_step_it_is_added(emitted: list[int]) -> None:
+    (x,) = leaves(gt, (3,))
+    seen = []
+    for i in range(10):
+        y = x * 2
+        if i == 7:
+            y.register_hook(lambda g: seen.append(g.tolist()) or g * 10)
+        if i == 8:
+            x.register_post_accumulate_grad_hook(lambda leaf: seen.append("added"))
+        x.grad = None
+        y.sum().backward()
+        assert x.grad.tolist() == [20.0 if i == 7 else 2.0] * 3, i
+    assert seen == [[1.0] * 3, "added", "added"]
+    assert len(emitted) == 7 - LEARNED + 1
+
+
+def test_a_value_written_after_it_was_saved_is_refused(emitted: list[int]) -> None:
+    (x,) = leaves(gt, (3,))
+    for _ in range(8):
+        (x.exp() * 2).sum().backward()
+    assert emitted
+    y = x.exp()
+    z = (y * 2).sum()
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()
+    z = (x.exp() * 2).sum()
+    z.backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        z.backward()
+
+
+def test_a_frozen_parameter(emitted: list[int]) -> None:
+    a, b = leaves(gt, (3, 3), (3, 3))
+    for i in range(16):
+        b.requires_grad_(i < 8)
+        a.grad = b.grad = None
+        (a @ b).sum().backward()
+        assert a.grad is not None
+        assert (b.grad is None) is (i >= 8), i
+    assert len(emitted) >= 6
+
+
+def test_the_gradient_at_the_root(emitted: list[int]) -> None:
+    (x,) = leaves(gt, (3,))
+    for i in range(10):
+        x.grad = None
+        (x * 2).backward(gt.full((3,), float(i)))
+        assert x.grad.tolist() == [2.0 * i] * 3
+    assert emitted
+
+
+def test_gradients_that_share_memory_are_copies(emitted: list[int]) -> None:
+    a, b = leaves(gt, (3,), (3,))
+    for _ in range(10):
+        a.grad = b.grad = None
+        (a + b).sum().backward()
+        a.grad.mul_(10)
+        assert (a.grad.tolist(), b.grad.tolist()) == ([10.0] * 3, [1.0] * 3)
+    assert emitted
+
+
+def live(cluster: Cluster, session: Session) -> int:
+    """How many tensors the worker holds."""
+    gt.zeros(1).item()
+    session.outbox.flush()
+    cluster.settle()
+    (worker,) = cluster.workers.values()
+    return len(worker.spaces[session.id].store)
+
+
+def test_nothing_stays_on_the_workers(cluster: Cluster, session: Session, emitted: list[int]) -> None:
+    (x,) = leaves(gt, (3, 4))
+    counts = []
+    for _ in range(14):
+        ((x.exp() * 2).tanh() @ gt.ones(4, 2)).relu().sum().backward()
+        x.grad = None
+        counts.append(live(cluster, session))
+    assert emitted
+    assert len(set(counts[2:])) == 1, counts
+
+
+def test_a_very_long_pass_is_not_kept(monkeypatch: pytest.MonkeyPatch, emitted: list[int]) -> None:
+    monkeypatch.setattr(pass_form, "MAX_INSTRUCTIONS", 1)
+    (x,) = leaves(gt, (3,))
+    for _ in range(20):
+        (x.exp() * 2).sum().backward()
+    assert not emitted
+
+
+@pytest.mark.parametrize("what", ["a read", "a random number"])
+def test_what_the_words_alone_do_not_repeat(what: str, monkeypatch: pytest.MonkeyPatch, emitted: list[int]) -> None:
+    """No rule of GT reads or draws. One that does is run in every pass."""
+    backward, seen = Node.backward, []
+
+    def backward_and_more(node: Any, grads: Any, retain: bool) -> Any:
+        seen.append(gt.ones(1).item() if what == "a read" else gt.rand(1))
+        return backward(node, grads, retain)
+
+    monkeypatch.setattr(Node, "backward", backward_and_more)
+    monkeypatch.setattr(repeated_pass, "_backward", backward_and_more)
+    (x,) = leaves(gt, (3,))
+    for _ in range(20):
+        x.exp().sum().backward()
+    assert len(seen) == 40
+    assert not emitted
+
+
+def test_anomaly_detection_and_templates_switched_off(emitted: list[int]) -> None:
+    (x,) = leaves(gt, (3,))
+    for i in range(14):
+        with gt.autograd.set_detect_anomaly(i >= 7):
+            (x.exp() * 2).sum().backward()
+    assert len(emitted) == 7 - LEARNED + 1
+
+
+def raise_at_last(calls: Iterator[int], last: int) -> None:
+    if next(calls) == last:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_pass_frees_its_tensors(
+    cluster: Cluster, session: Session, emitted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (x,) = leaves(gt, (3, 4))
+
+    def loss() -> Any:
+        return ((x.exp() * 2).tanh() * x.sin()).sum()
+
+    for _ in range(8):
+        loss().backward()
+        x.grad = None
+    before, outbox = live(cluster, session), session.outbox
+    assert emitted
+    for stop in range(1, 6):
+        y = loss()
+        outbox.flush()
+        calls = iter(range(1, stop + 1))
+        with monkeypatch.context() as patched:
+            patched.setattr(outbox, "limit", 1)
+            patched.setattr(outbox, "full", lambda: raise_at_last(calls, stop))  # noqa: B023, used in this round
+            with pytest.raises(KeyboardInterrupt):
+                y.backward()
+        del y
+        x.grad = None
+        assert live(cluster, session) == before, stop
+
+
+THREADS = """
+import threading
+from gt.client.grad import repeated_pass
+
+emitted, emit, wrong = [], repeated_pass.KeptPass.emit, []
+repeated_pass.KeptPass.emit = lambda *args: (emitted.append(1), emit(*args))
+
+def work(factor):
+    x = gt.ones(5).requires_grad_()
+    for _ in range(60):
+        x.grad = None
+        (x * factor).sum().backward()
+        if x.grad.tolist() != [factor] * 5:
+            wrong.append(factor)
+
+threads = [threading.Thread(target=work, args=(float(k),)) for k in (2, 3, 4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+say("wrong", wrong, len(emitted) > 20)
+"""
+
+
+def test_threads_at_one_line(stack: contextlib.ExitStack) -> None:
+    system = System(stack)
+    system.worker()
+    client = system.client(THREADS)
+    client.expect("wrong [] True")
+    assert client.end() == 0
+
+
+def test_new_codes_forget_the_passes(session: Session, emitted: list[int]) -> None:
+    (x,) = leaves(gt, (3,))
+    for _ in range(8):
+        (x.exp() * 2).sum().backward()
+    before = len(emitted)
+    session.signatures._forget()
+    x.grad = None
+    (x.exp() * 2).sum().backward()
+    assert len(emitted) == before
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.exp(x.detach().numpy()), rtol=1e-6)
