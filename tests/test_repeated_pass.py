@@ -317,3 +317,28 @@ def test_new_codes_forget_the_passes(session: Session, emitted: list[int]) -> No
     (x.exp() * 2).sum().backward()
     assert len(emitted) == before
     np.testing.assert_allclose(x.grad.numpy(), 2 * np.exp(x.detach().numpy()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [4, 60, 160])
+def test_the_whole_step_stays_in_fragments(layers: int, session: Session, emitted: list[int]) -> None:
+    """A stretch may end inside a pass: a long one is sent in sections."""
+    model = gt.nn.Sequential(
+        *[m for _ in range(layers) for m in (gt.nn.Linear(3, 3), gt.nn.LayerNorm(3), gt.nn.GELU())]
+    )
+    optimizer = gt.optim.SGD(model.parameters(), lr=0.01)
+    x = gt.ones(2, 3)
+
+    def train(steps: int) -> tuple[int, int]:
+        for _ in range(steps):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        (stats,) = session.worker_stats()
+        return stats.total_instructions, stats.hot_instructions
+
+    total, hot = train(16)
+    for _ in range(3):
+        before = total, hot
+        total, hot = train(4)
+        assert hot - before[1] >= 0.95 * (total - before[0])
+    assert len(emitted) >= 20

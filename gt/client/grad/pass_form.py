@@ -25,6 +25,16 @@ class Saved(NamedTuple):
     type: TensorType
 
 
+class InstructionForm(NamedTuple):
+    """An instruction that a pass emits."""
+
+    #: how many tensors it creates
+    created: int
+    #: where its words are among the values, and those that free what the rule created for itself
+    words: tuple[int, ...]
+    freed: tuple[int, ...]
+
+
 class NodeForm(NamedTuple):
     """A node of a kept pass, without ids; and what the pass emits when it comes to it."""
 
@@ -38,9 +48,8 @@ class NodeForm(NamedTuple):
     operands: tuple[Any, ...]
     #: pairs of saved values that are the same tensor, by their places among the ids
     same: tuple[tuple[int, int], ...]
-    #: how many tensors are created; where the words are among the values, and those that free gradients at the end
-    created: int = 0
-    words: tuple[int, ...] = ()
+    instructions: tuple[InstructionForm, ...] = ()
+    #: where the words are that free gradients after that
     freed: tuple[int, ...] = ()
     kind: type = Node
 
@@ -51,8 +60,7 @@ class LeafForm(NamedTuple):
     leaf_type: TensorType
     #: which of the created tensors becomes its gradient; -1 if it has one already, to which the pass adds
     result: int
-    created: int = 0
-    words: tuple[int, ...] = ()
+    instructions: tuple[InstructionForm, ...] = ()
     freed: tuple[int, ...] = ()
     kind: type = LeafNode
 
@@ -178,11 +186,10 @@ class _FormMaker:
         ends = [*[note.start for note in self._notes[1:]], len(self._instructions)]
         drafts, first_id = [], 0
         for k, (note, end) in enumerate(zip(self._notes, ends, strict=True)):
-            before = len(self._created)
             own = {id: ("id", first_id + i) for i, id in reversed(list(enumerate(note.ids)))}
             words = [self._words(i, own, k) for i in range(note.start, end)]
             form = self._leaf(note, k) if note.leaf is not None else self._node(note, places, own, first_id)
-            drafts.append((form, note.start, words, len(self._created) - before))
+            drafts.append((form, note.start, words))
             first_id += len(note.ids)
         return self._placed(drafts)
 
@@ -211,8 +218,8 @@ class _FormMaker:
         self._lifetimes[result][1] = max(place, self._lifetimes[result][1])
         return form._replace(result=result)
 
-    def _words(self, instruction: int, own: dict[int, Any], place: int) -> list[Any]:
-        """The words of an instruction, each as a kind and a number."""
+    def _words(self, instruction: int, own: dict[int, Any], place: int) -> tuple[int, list[Any]]:
+        """How many tensors an instruction creates, and its words, each as a kind and a number."""
         words = self._instructions[instruction]
         signature = self._by_code[words[0]]
         if len(words) != signature.width or signature.op.draws:
@@ -227,7 +234,7 @@ class _FormMaker:
                 kinds.append(self._tensor(word, own, place, instruction))
             else:
                 kinds.append(self._constant(word))
-        return kinds
+        return 0 if signature.into else signature.start - 2, kinds
 
     def _tensor(self, id: int, own: dict[int, Any], place: int, instruction: int) -> Any:
         if (number := self._created.get(id)) is not None:
@@ -247,7 +254,7 @@ class _FormMaker:
         key = type(word), repr(word), word
         return "constant", self._constants.setdefault(key, len(self._constants))
 
-    def _placed(self, drafts: list[tuple[Any, int, list[Any], int]]) -> PassForm:
+    def _placed(self, drafts: list[tuple[Any, int, list[Any]]]) -> PassForm:
         first_id = FIRST_CONSTANT + len(self._constants)
         first_created = first_id + self._ids
         first = {"site": SITE, "root": ROOT, "constant": FIRST_CONSTANT, "id": first_id}
@@ -260,13 +267,11 @@ class _FormMaker:
                 free, key = (freed_after, last) if begin == end else (freed_at, end)
                 free.setdefault(key, []).append(first_created + 2 * number + 1)
         nodes = []
-        for k, (form, start, instructions, created) in enumerate(drafts):
-            places: list[int] = []
-            for i, words in enumerate(instructions):
-                for kind, number in words:
-                    places.append(first_created + 2 * number if kind == "created" else first[kind] + number)
-                places += freed_after.get(start + i, ())
-            freed = tuple(freed_at.get(k, ()))
-            nodes.append(form._replace(created=created, words=tuple(places), freed=freed))
+        for k, (form, start, drafted) in enumerate(drafts):
+            instructions = []
+            for i, (created, words) in enumerate(drafted):
+                places = [first_created + 2 * n if kind == "created" else first[kind] + n for kind, n in words]
+                instructions.append(InstructionForm(created, tuple(places), tuple(freed_after.get(start + i, ()))))
+            nodes.append(form._replace(instructions=tuple(instructions), freed=tuple(freed_at.get(k, ()))))
         lifetimes = tuple([(begin, end) for begin, end, _ in self._lifetimes])
         return PassForm(self._root, tuple(nodes), tuple(self._constants), self._ids, lifetimes)

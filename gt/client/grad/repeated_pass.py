@@ -17,6 +17,7 @@ from typing import Any
 
 from gt.client.grad.pass_form import PassForm, Recording, Saved
 from gt.client.stream import configuration, recorder, scope, sites
+from gt.client.stream.outbox import Outbox
 from gt.client.stream.session import Session
 from gt.client.tensor import emit
 from gt.client.tensor.tape import Edge, LeafNode, Node, SavedTensor, mode
@@ -40,7 +41,7 @@ class KeptPass:
     def __init__(self, form: PassForm) -> None:
         self._form = form
         self._constants = [value for _, _, value in form.constants]
-        self._picks = [(_pick(node.words), _pick(node.freed)) for node in form.nodes]
+        self._steps = [_step(node) for node in form.nodes]
 
     def bind(self, edge: Edge, g: Tensor) -> tuple[list[Any], list[int], list[Tensor]] | None:
         """The nodes of a tape that equals the kept one, the ids of what they saved, and the leaves; None otherwise."""
@@ -68,34 +69,62 @@ class KeptPass:
     def emit(self, session: Session, root: int, nodes: list[Any], ids: list[int], leaves: list[Tensor]) -> None:
         """Emit the instructions with these ids, and set the gradients of the leaves."""
         outbox = session.outbox
-        forms: tuple[Any, ...] = self._form.nodes
         extend, next_id, freed_late, words = outbox.extend, outbox.next_id, outbox.freed_late, outbox.words
         #: what words are picked from; each created tensor has two values: its id, and the word that frees it
         values = [sites.here(), root, *self._constants, *ids]
         first, done, leaf = len(values), 0, iter(leaves)
+        form: Any
         try:
-            for node, form, (pick, pick_freed) in zip(nodes, forms, self._picks, strict=True):
+            for node, form, (created, length, pick, pick_freed) in zip(
+                nodes, self._form.nodes, self._steps, strict=True
+            ):
                 if freed_late:
                     outbox.free()
-                for _ in range(form.created):
-                    id = next_id()
-                    values += (id, -id)
-                if pick is not None:
-                    extend(pick(values))
+                if len(words) + length >= outbox.limit:
+                    self._emit_singly(form, outbox, values)
+                else:
+                    for _ in range(created):
+                        id = next_id()
+                        values += (id, -id)
+                    if pick is not None:
+                        extend(pick(values))
                 done += 1
                 if form.kind is LeafNode:
                     _set_grad(next(leaf), form, session, values, first)
                 elif node.saved[2]:
                     node.saved = None
                 if pick_freed is not None:
-                    extend(pick_freed(values))
-                if len(words) >= outbox.limit:
-                    outbox.full()
+                    _free(outbox, pick_freed(values))
         except BaseException:
             for k, (begin, end) in enumerate(self._form.lifetimes):
                 if begin < done <= end:
                     outbox.freed_late.append(values[first + 2 * k])
             raise
+
+    def _emit_singly(self, form: Any, outbox: Outbox, values: list[Any]) -> None:
+        """Emit the instructions of a node one by one: a stretch that repeats may end after each."""
+        for created, words, freed in form.instructions:
+            for _ in range(created):
+                id = outbox.next_id()
+                values += (id, -id)
+            outbox.extend([values[place] for place in words])
+            if len(outbox.words) >= outbox.limit:
+                outbox.full()
+            _free(outbox, [values[place] for place in freed])
+
+
+def _free(outbox: Outbox, words: Any) -> None:
+    """Emit words that free tensors. Between two stretches they belong to neither, as in `Cell.__del__`."""
+    if outbox.words or not outbox.templates.empty:
+        outbox.extend(words)
+    else:
+        outbox.freed_between += [-word for word in words]
+
+
+def _step(form: Any) -> tuple[int, int, Any, Any]:
+    """How a node is emitted: tensors it creates, its words, how they are picked, and those that free gradients."""
+    words = [place for _, words, freed in form.instructions for place in (*words, *freed)]
+    return sum(created for created, *_ in form.instructions), len(words), _pick(tuple(words)), _pick(form.freed)
 
 
 def _pick(words: tuple[int, ...]) -> Any:

@@ -202,7 +202,7 @@ class Templates:
     def program_cuts(self) -> None:
         """The program cuts the stream where it repeats, so a period is searched for only in very long stretches."""
         self.period = 0
-        self._first_search = MAX_FRAGMENT_WORDS // 2
+        self._first_search = MAX_FRAGMENT_WORDS
 
     def begin(self, base: int) -> None:
         """A new stretch begins; the ids it defines are at least ``base``."""
