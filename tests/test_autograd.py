@@ -770,3 +770,26 @@ def test_a_complete_qr_of_a_tall_matrix_has_no_gradient() -> None:
         q, _ = library.linalg.qr(x, mode="complete")
         with pytest.raises(error, match="mode='complete'"):
             q.sum().backward()
+
+
+@pytest.mark.parametrize(("dim", "used"), [(0, (0, 1, 2)), (1, (0, 3)), (-1, (4,)), (2, ())])
+def test_the_gradients_of_slices_are_joined(dim: int, used: tuple[int, ...]) -> None:
+    values = np.arange(60, dtype=np.float32).reshape(3, 4, 5) / 10
+    grads, counts = [], []
+    for lib in (gt, torch):
+        x = lib.tensor(values.tolist()).requires_grad_()
+        parts = (x * 2).unbind(dim)
+        total = sum((parts[k].exp().sum() * (k + 1) for k in used), (x * 0).sum())
+        total.backward()
+        grads.append(x.grad)
+        counts.append(len(parts))
+    same(*grads)
+    assert counts[0] == counts[1]
+
+
+def test_slices_with_gradients_are_views() -> None:
+    x = leaf(1.0, 2.0, 3.0) * 1
+    first, *_ = x.unbind()
+    with gt.no_grad():
+        x[0] = 7.0
+    assert first.item() == 7.0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import math
 import os
 import re
 import statistics
 import subprocess
 import sys
+import weakref
 from unittest import mock
 
 import pytest
@@ -465,3 +469,24 @@ def measured_on_gpus(parts):
     yield f"{fit['intercept_bytes'] / GIB:.2f} GiB and {fit['bytes_per_sample'] / GIB:.3f} GiB a sample"
     most, predicted = f"ran, in {last['peak_bytes'] / GIB:.1f} GiB", f"{largest['predicted']} samples, which"
     yield f"{predicted} {most}" if largest["verified"] else f"{predicted} did not fit; {last['batch']} {most}"
+
+
+def test_a_graph_keeps_its_buffers(monkeypatch):
+    """A graph holds addresses: buffers that only its action refers to must not be freed before it is replayed."""
+
+    class Graph:
+        replayed = 0
+
+        def replay(self):
+            Graph.replayed += 1
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: contextlib.nullcontext())
+    buffer = torch.ones(3)
+    alive = weakref.ref(buffer)
+    replay = comm.captured(functools.partial(buffer.add_, 1))
+    del buffer
+    gc.collect()
+    replay()
+    assert Graph.replayed == 1
+    assert alive().tolist() == [2.0] * 3

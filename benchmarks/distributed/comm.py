@@ -13,6 +13,7 @@ another; the launch is then that of the graph, divided by its operations.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -140,12 +141,19 @@ def run_all(slots: Sequence[Prepared]) -> None:
 
 
 def captured(act: Callable[[], Any]) -> Callable[[], Any]:
-    """The kernels of an action as one CUDA graph: every rank must capture the same operations."""
+    """The kernels of an action as one CUDA graph: every rank must capture the same operations.
+
+    The graph has addresses only, so what it returns keeps the action, and with it the buffers.
+    """
     graph: Any = torch.cuda.CUDAGraph()
     # NCCL's own threads may call CUDA meanwhile
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         act()
-    return graph.replay  # type: ignore[no-any-return]
+    return functools.partial(_replay, graph, act)
+
+
+def _replay(graph: Any, action: Callable[[], Any]) -> None:
+    graph.replay()
 
 
 def restore(slots: list[Prepared]) -> None:

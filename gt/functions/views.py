@@ -7,6 +7,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+from gt.client.tensor import tape
 from gt.client.tensor.arguments import normalize_dim, refuse, sizes, to_int, with_aliases
 from gt.client.tensor.emit import call, call_many, make_view, view_of
 from gt.client.tensor.strides import (
@@ -33,18 +34,12 @@ __all__ = [
 ]  # fmt: skip
 #: functions that torch has as methods only
 METHODS = (
-    "contiguous",
-    "expand",
-    "expand_as",
-    "is_contiguous",
-    "reshape_as",
-    "stride",
-    "unfold",
-    "view",
-    "view_as",
-)
+    "contiguous", "expand", "expand_as", "is_contiguous", "reshape_as", "stride", "unfold", "view", "view_as",
+)  # fmt: skip
 
 RESHAPE, SPLIT = OPS["reshape"], OPS["split"]
+#: The most slices whose gradients `unbind` joins: one instruction has all of them.
+MAX_JOINED = 4096
 FLIP, ROLL, TRIL, TRIU = OPS["flip"], OPS["roll"], OPS["tril"], OPS["triu"]
 
 # -- strides -------------------------------------------------------------------------------
@@ -359,7 +354,11 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices of a dim, as a tuple."""
     dim = _existing_dim("unbind", input, dim)
-    return tuple(select(input, dim, i) for i in range(input._type.shape[dim]))
+    count = input._type.shape[dim]
+    if input._node is not None and tape.mode.enabled and 1 < count <= MAX_JOINED:
+        # their gradients are joined: that of each slice alone would be as large as the whole tensor
+        return tuple(squeeze(part, dim) for part in _parts(input, (1,) * count, dim))
+    return tuple(select(input, dim, i) for i in range(count))
 
 
 def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
