@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+import unittest.mock
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +30,8 @@ import torch
 import gt
 from benchmarks import bare
 from benchmarks.core.rows import Row
-from benchmarks.hot import null, replay
+from benchmarks.hot import null, programs, replay
+from gt.client.grad import repeated_pass
 from gt.client.stream import connect
 from gt.version import VERSION
 
@@ -304,6 +306,42 @@ def _rate(name: str, once: Callable[[], tuple[float, float]], rounds: int, bound
     return Row(name, statistics.median(rates), "instructions/s", ">=", bound, details)
 
 
+def backward_passes(rounds: int) -> Iterator[Row]:
+    """The client's time for training steps whose backward pass is emitted again, against passes that run the rules."""
+    passes = {"run": lambda session, edge, g, run_pass: run_pass(None), "repeated": repeated_pass.run}
+    for name in ("mlp-sgd", "convnet", "bert", "vit"):
+        with null.system():
+            step = _training_step(programs.TASKS[name])
+            seconds: dict[str, list[float]] = {kind: [] for kind in passes}
+            for round in range(rounds + 2):
+                for kind, run in passes.items():
+                    with unittest.mock.patch.object(repeated_pass, "run", run):
+                        step()
+                        used = time.thread_time()
+                        for _ in range(8):
+                            step()
+                        if round > 1:  # until then passes and stretches are learned
+                            seconds[kind].append((time.thread_time() - used) / 8)
+        details = {f"{kind}_ms": statistics.median(each) * 1e3 for kind, each in seconds.items()}
+        value = statistics.median(a / b for a, b in zip(seconds["repeated"], seconds["run"], strict=True))
+        yield Row(f"client, training step of {name}", value, "x without kept passes", "<=", 1.0, details)
+
+
+def _training_step(task: Any) -> Callable[[], None]:
+    model, (x, y) = task.model(gt), map(gt.tensor, task.batch())
+    optimizer: Any = gt.optim.AdamW(model.parameters()) if task.sgd is None else gt.optim.SGD(model.parameters(), 0.01)
+
+    def step() -> None:
+        with gt.autocast(dtype=gt.bfloat16, enabled=task.autocast):
+            out = model(x)
+            loss = gt.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), y.reshape(-1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "adds": chained_adds,
     "round-trip": round_trip,
@@ -315,6 +353,7 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "two-clients": two_clients,
     "dispatcher": dispatcher_alone,
     "replay": repetitions,
+    "backward": backward_passes,
     "start": starting,
 }
 
