@@ -19,7 +19,7 @@ import torch
 import gt
 from gt.client.grad import backward
 from gt.client.tensor.emit import call, call_many
-from gt.client.tensor.tape import _needed_values
+from gt.client.tensor.tape import needed_values
 from gt.ops import OPS
 from gt.testing import Cluster
 from gt.types import SCALAR_OF
@@ -247,15 +247,15 @@ KEEPS = {
 def test_an_op_keeps_what_torch_keeps(name: str) -> None:
     op = OPS[name]
     assert isinstance(op.vjp, tuple)
-    results, operands = _needed_values(op, (True,) * len(op.vjp))
+    results, operands = needed_values(op, (True,) * len(op.vjp))
     assert (set(operands), bool(results)) == KEEPS[name]
 
 
 def test_a_product_keeps_only_the_other() -> None:
     for name in ("mul", "matmul"):
-        assert _needed_values(OPS[name], (True, False)) == (frozenset(), {1})
-        assert _needed_values(OPS[name], (False, True)) == (frozenset(), {0})
+        assert needed_values(OPS[name], (True, False)) == (frozenset(), {1})
+        assert needed_values(OPS[name], (False, True)) == (frozenset(), {0})
 
 
 def test_an_extreme_keeps_where_it_was_and_not_what() -> None:
-    assert _needed_values(OPS["max_dim"], (True,), 2) == ({1}, frozenset())
+    assert needed_values(OPS["max_dim"], (True,), 2) == ({1}, frozenset())

@@ -143,20 +143,26 @@ def test_a_hook_runs_in_the_step_it_is_added(emitted: list[int]) -> None:
     assert len(emitted) == 7 - LEARNED + 1
 
 
+def one_pass(y: Any) -> None:
+    """All passes that begin here begin at one line."""
+    y.backward()
+
+
 def test_a_value_written_after_it_was_saved_is_refused(emitted: list[int]) -> None:
     (x,) = leaves(gt, (3,))
     for _ in range(8):
-        (x.exp() * 2).sum().backward()
-    assert emitted
+        one_pass((x.exp() * 2).sum())
+    passes = len(emitted)
     y = x.exp()
     z = (y * 2).sum()
     y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        z.backward()
+        one_pass(z)
     z = (x.exp() * 2).sum()
-    z.backward()
+    one_pass(z)
     with pytest.raises(RuntimeError, match="a second time"):
-        z.backward()
+        one_pass(z)
+    assert len(emitted) == passes + 1 > 1
 
 
 def test_a_frozen_parameter(emitted: list[int]) -> None:
@@ -257,19 +263,19 @@ def test_an_interrupted_pass_frees_its_tensors(
         return ((x.exp() * 2).tanh() * x.sin()).sum()
 
     for _ in range(8):
-        loss().backward()
+        one_pass(loss())
         x.grad = None
     before, outbox = live(cluster, session), session.outbox
-    assert emitted
-    for stop in range(1, 6):
-        y = loss()
+    for stop in range(2, 8):  # the first call is for the gradient at the root
+        y, passes = loss(), len(emitted)
         outbox.flush()
         calls = iter(range(1, stop + 1))
         with monkeypatch.context() as patched:
             patched.setattr(outbox, "limit", 1)
             patched.setattr(outbox, "full", lambda: raise_at_last(calls, stop))  # noqa: B023, used in this round
             with pytest.raises(KeyboardInterrupt):
-                y.backward()
+                one_pass(y)
+        assert len(emitted) == passes + 1
         del y
         x.grad = None
         assert live(cluster, session) == before, stop
@@ -310,13 +316,34 @@ def test_threads_at_one_line(stack: contextlib.ExitStack) -> None:
 def test_new_codes_forget_the_passes(session: Session, emitted: list[int]) -> None:
     (x,) = leaves(gt, (3,))
     for _ in range(8):
-        (x.exp() * 2).sum().backward()
+        one_pass((x.exp() * 2).sum())
     before = len(emitted)
+    assert before
     session.signatures._forget()
     x.grad = None
-    (x.exp() * 2).sum().backward()
+    one_pass((x.exp() * 2).sum())
     assert len(emitted) == before
     np.testing.assert_allclose(x.grad.numpy(), 2 * np.exp(x.detach().numpy()), rtol=1e-6)
+
+
+def test_dropout_draws_anew_in_each_pass(emitted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its seed is another number each time, which no rule uses."""
+
+    def gradients_of(steps: int) -> list[Any]:
+        gt.manual_seed(0)
+        (x,) = leaves(gt, (40,))
+        seen = []
+        for _ in range(steps):
+            x.grad = None
+            gt.nn.functional.dropout(x * 3, 0.5).sum().backward()
+            seen.append(x.grad.tolist())
+        return seen
+
+    ours = gradients_of(12)
+    assert len(emitted) == 12 - LEARNED + 1
+    assert len({tuple(each) for each in ours}) == 12
+    monkeypatch.setattr(repeated_pass, "run", lambda session, edge, g, run_pass: run_pass(None))
+    assert gradients_of(12) == ours
 
 
 @pytest.mark.parametrize("layers", [4, 60, 160])

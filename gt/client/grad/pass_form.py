@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from gt.client.stream.session import Session
-from gt.client.tensor.tape import Edge, LeafNode, Node, SavedTensor
+from gt.client.tensor.tape import Edge, LeafNode, Node, SavedTensor, needed_values
 from gt.client.tensor.tensor import Tensor
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, TensorType
@@ -23,6 +23,12 @@ class Saved(NamedTuple):
     """Stands for a value that a node has saved."""
 
     type: TensorType
+
+
+class Unused(NamedTuple):
+    """Stands for a number that the rules do not use, such as the seed of a dropout: it may be another one each time."""
+
+    type: type
 
 
 class InstructionForm(NamedTuple):
@@ -43,7 +49,7 @@ class NodeForm(NamedTuple):
     out_types: tuple[TensorType, ...]
     #: for each edge the place of its node in the pass, and which of its results; (-1, 0) if no gradient goes there
     edges: tuple[tuple[int, int] | None, ...]
-    #: saved results and operands: `Saved`, the type of one that is not saved, or a number
+    #: saved results and operands: `Saved`, the type of one that is not saved, a number, or `Unused`
     results: tuple[Any, ...]
     operands: tuple[Any, ...]
     #: pairs of saved values that are the same tensor, by their places among the ids
@@ -145,7 +151,9 @@ class Recording:
             raise NoForm
         edges = tuple([None if edge is None else (0, edge[1]) for edge in node.edges])
         sources = tuple([-1 if edge is None else edge[0].number for edge in node.edges])
-        results, operands = (tuple([_without_id(x) for x in values]) for values in node.saved[:2])
+        used = needed_values(node.op, tuple([edge is not None for edge in node.edges]), len(node.out_types))[1]
+        results = tuple([_without_id(x) for x in node.saved[0]])
+        operands = tuple([_without_id(x, k in used) for k, x in enumerate(node.saved[1])])
         ids = tuple([x.cell.id for values in node.saved[:2] for x in values if type(x) is SavedTensor])
         form = NodeForm(node.op, node.attrs, node.out_types, edges, results, operands, ())
         return _NodeNote(start, node.number, form, sources, ids, None)
@@ -160,12 +168,14 @@ class Recording:
             return None
 
 
-def _without_id(x: Any) -> Any:
+def _without_id(x: Any, used: bool = True) -> Any:
     if type(x) is SavedTensor:
         return Saved(x.type)
-    if type(x) is not TensorType and type(x) not in NUMBER_OF:
+    if type(x) is TensorType:
+        return x
+    if type(x) not in NUMBER_OF:
         raise NoForm
-    return x
+    return x if used else Unused(type(x))
 
 
 class _FormMaker:

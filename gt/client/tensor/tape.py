@@ -260,7 +260,7 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
     if True not in needs:
         return
     save = mode.save or SavedTensor
-    needed_results, needed_operands = _needed_values(op, tuple(needs), len(results))
+    needed_results, needed_operands = needed_values(op, tuple(needs), len(results))
     out_types, saved_results, node = [], [], Node(op, attrs, tuple(edges))
     for i, y in enumerate(results):
         out_types.append(y._type)
@@ -287,7 +287,7 @@ def edge_of(x: Any) -> Edge | None:
 
 
 @cache
-def _needed_values(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
+def needed_values(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
     """Which of ``count`` results, and which operands, the gradients of these operands are computed from."""
     if isinstance(op.vjp, tuple):
         rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=False) if needed]
@@ -333,7 +333,7 @@ def needs_old_target(op: Op, operands: tuple[Any, ...]) -> bool:
         return False
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
     needs = tuple(r is not None and edge_of(x) is not None for x, r in zip(operands, rules, strict=False))
-    return any(needs) and 0 in _needed_values(op, needs)[1]
+    return any(needs) and 0 in needed_values(op, needs)[1]
 
 
 def free_after_backward(target: Tensor) -> None:
