@@ -108,27 +108,31 @@ STORM = (
     CLIENT
     + """
     act()
-    stop, main = threading.Event(), threading.get_ident()
+    stop, main, armed, count = threading.Event(), threading.get_ident(), False, 0
+
+    def interrupt(number, frame):  # only inside the block below: elsewhere the program would end
+        global armed, count
+        if armed:
+            armed, count = False, count + 1
+            raise KeyboardInterrupt
 
     def storm():
         while not stop.wait(random.uniform(0.001, 0.02)):
             signal.pthread_kill(main, signal.SIGINT)
 
-    thread, count, until = threading.Thread(target=storm), 0, time.monotonic() + 2
+    signal.signal(signal.SIGINT, interrupt)
+    thread, until = threading.Thread(target=storm), time.monotonic() + 2
     thread.start()
     while time.monotonic() < until:
         try:
+            armed = True
             while time.monotonic() < until:
                 act()
-        except KeyboardInterrupt:
-            count += 1
-    while thread.is_alive():
-        try:
-            stop.set()
-            thread.join()
-            time.sleep(0.1)
+            armed = False
         except KeyboardInterrupt:
             pass
+    stop.set()
+    thread.join()
     check("after the storm")
     check_leaks()
     say("survived", count)
