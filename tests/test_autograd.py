@@ -793,3 +793,14 @@ def test_slices_with_gradients_are_views() -> None:
     with gt.no_grad():
         x[0] = 7.0
     assert first.item() == 7.0
+
+
+@pytest.mark.parametrize("lib", [gt, torch])
+def test_the_gradient_at_the_root_is_not_added_to(lib: Any) -> None:
+    a, keep = lib.zeros(3).requires_grad_(), lib.ones(3)
+    for _ in range(2):
+        (a + 0).backward(keep)
+    assert (a.grad.tolist(), keep.tolist()) == ([2.0] * 3, [1.0] * 3)
+    b, g = lib.tensor([2.0]).requires_grad_(), lib.tensor([3.0]).requires_grad_()
+    (once,) = lib.autograd.grad(b * b, b, g, create_graph=True)
+    assert lib.autograd.grad(once.sum(), g)[0].tolist() == [4.0]

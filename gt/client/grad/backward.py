@@ -22,7 +22,7 @@ from gt.client.tensor import placing
 from gt.client.tensor.emit import binary, current, detached
 from gt.client.tensor.relocation import place_by
 from gt.client.tensor.tape import Edge, LeafNode, Node, RetainGradHook, mode, retain_grad_hooks
-from gt.client.tensor.tensor import Tensor
+from gt.client.tensor.tensor import Tensor, on_cell
 from gt.errors import GradError
 from gt.ops import OPS
 
@@ -272,6 +272,9 @@ def _root(y: Tensor, g: Any) -> Root:
         if y._type.dtype.kind == "c":
             raise GradError(f"grad can be implicitly created only for real scalar outputs but got {y._type.dtype}")
         g = binary(FULL_LIKE, detached(y), 1, (("dtype", y._type.dtype.name),))
+    elif g._view is None:  # another tensor on its cell, so that the user's is not added to (`is_shared`)
+        g, (node, index) = on_cell(g._cell, g._type), (g._node, g._index)
+        g._node, g._index = node, index
     if g._type.shape != y._type.shape:
         raise GradError(f"Mismatch in shape: grad_output has {g._type}, and the output is {y._type}")
     return (y._node, y._index), g

@@ -59,11 +59,11 @@ class KeptPass:
                 return None
             last = node.number
             if kind is LeafNode:
-                if not _bind_leaf(node, form, ids, leaves):
+                if not _bind_leaf(node, form, ids, leaves, g._cell.session):
                     return None
             elif not (_bind_values(node, form, ids) and _bind_edges(node, form, nodes)):
                 return None
-        return nodes, ids, leaves
+        return None if _depend_on_writes(nodes, leaves) else (nodes, ids, leaves)
 
     @deferred
     def emit(self, session: Session, root: int, nodes: list[Any], ids: list[int], leaves: list[Tensor]) -> None:
@@ -79,8 +79,12 @@ class KeptPass:
             for node, form, (created, length, pick, pick_freed) in zip(
                 nodes, self._form.nodes, self._steps, strict=True
             ):
-                if freed_late:
+                tensor = next(leaf) if form.kind is LeafNode else None
+                is_write = tensor is not None and form.result < 0
+                if freed_late or is_write:
                     outbox.free()
+                if is_write:
+                    tensor._grad._cell.version += 1  # type: ignore[union-attr]
                 if len(words) + length >= outbox.limit:
                     _emit_singly(form, outbox, values, freed)
                 else:
@@ -90,10 +94,10 @@ class KeptPass:
                     if pick is not None:
                         extend(pick(values))
                 done += 1
-                if form.kind is LeafNode:
-                    _set_grad(next(leaf), form, session, values, first)
-                elif node.saved[2]:
-                    node.saved = None
+                if tensor is None:
+                    node.saved = None if node.saved[2] else node.saved
+                elif form.result >= 0:
+                    tensor._grad = fresh(values[first + 2 * form.result], session, form.leaf_type)
                 if pick_freed is not None:
                     _free(outbox, pick_freed(values))
         except BaseException:
@@ -136,19 +140,36 @@ def _pick(words: tuple[int, ...]) -> Any:
     return itemgetter(*words) if words else None
 
 
-def _bind_leaf(node: LeafNode, form: Any, ids: list[int], leaves: list[Tensor]) -> bool:
+def _bind_leaf(node: LeafNode, form: Any, ids: list[int], leaves: list[Tensor], session: Session) -> bool:
     tensor = node.tensor()
     if tensor is None or tensor._type is not form.leaf_type:
         return False
+    current: Any = tensor._node
+    if current is not node and current is not None and current.hooks:
+        return False  # it became a leaf again since, and its hooks are with the new node
     grad = tensor._grad
     if (grad is None) is not (form.result >= 0):
         return False
     if grad is not None:
-        if grad._view is not None:
+        if grad._view is not None or grad._type is not form.leaf_type or grad._cell.session is not session:
             return False
         ids.append(grad._cell.id)
     leaves.append(tensor)
     return True
+
+
+def _depend_on_writes(nodes: list[Any], leaves: list[Tensor]) -> bool:
+    """Does what the pass writes matter to the rest of it: is a tensor two of the leaves, or a gradient a saved value?
+
+    Then the second leaf adds to the gradient of the first, and a rule that needs the saved value raises.
+    """
+    if len({*map(id, leaves)}) < len(leaves):
+        return True
+    written = {id(tensor._grad._cell) for tensor in leaves if tensor._grad is not None}
+    if not written:
+        return False
+    saved = [x for node in nodes if type(node) is Node and node.saved for values in node.saved[:2] for x in values]
+    return any(type(x) is SavedTensor and id(x.versioned) in written for x in saved)
 
 
 def _bind_values(node: Node, form: Any, ids: list[int]) -> bool:
@@ -184,13 +205,6 @@ def _bind_edges(node: Node, form: Any, nodes: list[Any]) -> bool:
             elif nodes[place] is not edge[0]:
                 return False
     return True
-
-
-def _set_grad(tensor: Tensor, form: Any, session: Session, values: list[Any], first: int) -> None:
-    if form.result >= 0:
-        tensor._grad = fresh(values[first + 2 * form.result], session, form.leaf_type)
-    else:
-        tensor._grad._cell.version += 1  # type: ignore[union-attr]
 
 
 # -- where a program calls backward ------------------------------------------------------
@@ -259,10 +273,11 @@ def run(session: Session, edge: Edge, g: Tensor, run_pass: RunPass) -> None:
         or not outbox.templates.enabled
         or Node.backward is not _backward
         or type(edge[0]) is not Node
+        or g._view is not None
+        or g._cell.session is not session
     ):
         run_pass(None)
         return
-    emit.current(g)
     places: dict[int, Place] = session.signatures.plans.setdefault(KEY, {})
     if len(places) > MAX_PLACES:
         places.clear()
