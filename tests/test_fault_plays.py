@@ -50,6 +50,12 @@ def test_what_was_found(seed: int, text: str) -> None:
     assert failure(seed, steps) == ""
 
 
+@pytest.mark.timeout(120)
+def test_a_fork_that_waits_for_a_snapshot_whose_session_ends() -> None:
+    """It got no answer, and waited for ever."""
+    assert play(3000535).total() > 10
+
+
 def test_all_kinds_of_faults_happen() -> None:
     kinds = {step.kind for seed in range(20) for step in schedule(seed)}
     assert kinds == set(fault_plays.WEIGHTS) > FAULTS

@@ -171,11 +171,15 @@ class KeptSnapshots:
         if owner is not None and not snapshot.is_answered:
             snapshot.is_answered = True
             self._delivery.send(owner, SnapshotTaken(snapshot.message.request, snapshot.problem))
+        self._answer_waiting(snapshot)
+        self._free_if_unneeded(snapshot)
+
+    def _answer_waiting(self, snapshot: KeptSnapshot) -> None:
+        """Answer other clients that wait for the snapshot: it is complete now, or never will be."""
         waiting, snapshot.waiting = snapshot.waiting, []
         for client, request in waiting:
             if client in self._clients:
                 self.find(self._clients[client], request)
-        self._free_if_unneeded(snapshot)
 
     # -- copying -------------------------------------------------------------------------
 
@@ -251,6 +255,7 @@ class KeptSnapshots:
                 if not snapshot.is_complete:  # a program that runs again must not copy it
                     snapshot.problem = snapshot.problem or INCOMPLETE
                 snapshot.dropped, snapshot.missing = True, set()
+                self._answer_waiting(snapshot)
             self._free_if_unneeded(snapshot)
 
     def tick(self, now: float) -> None:
@@ -269,6 +274,7 @@ class KeptSnapshots:
             return
         self._free(snapshot)
         self._snapshots.pop((snapshot.user, key), None)
+        self._answer_waiting(snapshot)
 
     def _free(self, snapshot: KeptSnapshot) -> None:
         for worker in snapshot.workers & self._workers.keys():
