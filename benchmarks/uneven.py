@@ -129,11 +129,11 @@ def main(argv: list[str] | None = None) -> int:
         record.put("speeds", value=speeds)
         print("speeds, in billions of operations a second: " + ", ".join(f"{s:g}" for s in speeds.values()))
         plans = {"one worker": "", "equal blocks": even, "by speed": "weights: speed\n" + even, "equal again": even}
-        found = {name: train(configuration, options) for name, configuration in plans.items()}
+        measured = {name: train(configuration, options) for name, configuration in plans.items()}
         gt.load_config(None)
     worst = 0.0
-    for name, row in found.items():
-        pairs = zip(row["losses"], found["one worker"]["losses"], strict=True)
+    for name, row in measured.items():
+        pairs = zip(row["losses"], measured["one worker"]["losses"], strict=True)
         row["difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
         worst = max(worst, row["difference"])
         record.put("steps", name, value=row)

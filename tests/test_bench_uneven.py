@@ -14,12 +14,12 @@ def test_two_workers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--rows", "64", "--width", "16", "--depth", "1", "--steps", "2", "--output-dir", str(tmp_path)]
     assert uneven.main([*words, "--worker", "OMP_NUM_THREADS=1 --device cpu", "--worker", "--device cpu"]) == 0
     (path,) = tmp_path.glob("*.json")
-    found = json.loads(path.read_text())["results"]
-    steps = found["steps"]
+    record = json.loads(path.read_text())["results"]
+    steps = record["steps"]
     assert list(steps) == ["one worker", "equal blocks", "by speed", "equal again"]
     assert steps["one worker"]["rows"] == {"0": 64}
     assert steps["equal blocks"]["rows"] == {"0": 32, "1": 32}
     assert sum(steps["by speed"]["rows"].values()) == 64
-    assert all(speed > 0 for speed in found["speeds"].values())
+    assert all(speed > 0 for speed in record["speeds"].values())
     assert all(row["difference"] <= uneven.TOLERANCE for row in steps.values())
     assert "by speed" in capfd.readouterr().out
