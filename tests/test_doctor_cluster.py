@@ -165,5 +165,8 @@ def test_a_pair_that_is_cut_and_a_slow_host(stack: contextlib.ExitStack) -> None
     problem = next(finding for finding in printed["findings"] if finding["level"] == PROBLEM)
     assert f"worker 0 cannot be reached ({first.address}:" in problem["what"]
     assert "a firewall or a router drops packets" in problem["remedy"]
-    assert all(path["latency_ms"] >= 30 for pair, path in pairs.items() if 1 in pair)
-    assert printed["cluster"]["workers"][1]["latency_ms"] >= 60
+    # a difference of two measured times: one that is disturbed makes it shorter
+    latencies = {pair: path["latency_ms"] for pair, path in pairs.items() if 1 in pair}
+    assert len(latencies) == 6
+    assert min(latencies.values()) > 27
+    assert printed["cluster"]["workers"][1]["latency_ms"] > 54

@@ -8,7 +8,6 @@ what programs use, so the figures are those that programs get, with NCCL where w
 from __future__ import annotations
 
 import re
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from gt.wire.words import FETCH
 FAILURE_TIMEOUT_S = 60.0
 #: Answers of a single worker.
 ANSWER_TIMEOUT_S = 20.0
-#: How often a time is taken; the median counts. Exchanges there and back in one measurement of latency.
+#: How often a time is taken; the shortest counts. Exchanges there and back in one measurement of latency.
 REPEATS, EXCHANGES = 5, 4
 #: Sizes in bytes, smallest first. A larger one is measured only if the one before took less than the limit.
 SIZES, QUICK_S = (1 << 16, 1 << 20, 8 << 20), 0.05
@@ -141,13 +140,13 @@ class _Examination:
 
     def _server_ms(self) -> float:
         x = gt.zeros(1)
-        return _median(lambda: self._session.locate(x._cell.id, (1,))) * 1e3
+        return _shortest(lambda: self._session.locate(x._cell.id, (1,))) * 1e3
 
     def _examine_worker(self, worker: WorkerPath) -> None:
         with gt.signal.context(_signal(worker.id)):
             x = gt.zeros(1)
             self._read(x)
-            round_trip = _median(lambda: self._read(x))
+            round_trip = _shortest(lambda: self._read(x))
             worker.latency_ms = max(0.0, round_trip * 1e3 - self._facts.server_ms)
             for nbytes in SIZES:
                 large = gt.zeros(nbytes // 4)
@@ -199,8 +198,8 @@ class _Examination:
             return run
 
         exchange(1)()
-        many = _median(exchange(1 + EXCHANGES), 3)
-        return max(0.0, many - _median(exchange(1), 3)) / (2 * EXCHANGES)
+        many = _shortest(exchange(1 + EXCHANGES), 3)
+        return max(0.0, many - _shortest(exchange(1), 3)) / (2 * EXCHANGES)
 
     def _bandwidth(self, source: int, target: int) -> float:
         """MB/s of the largest tensor that travels in a short time."""
@@ -230,14 +229,14 @@ def _describe(worker: WorkerInfo) -> WorkerPath:
     return WorkerPath(worker.id, address, worker.device, worker.backend, worker.pid, place=str(worker.place))
 
 
-def _median(run: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Seconds."""
+def _shortest(run: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Seconds of the shortest run: what disturbs a run only adds to it, and differences are taken of these."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return min(times)
 
 
 def _rate(nbytes: int, seconds: float, overhead: float) -> float:

@@ -19,7 +19,7 @@ SITE, ROOT, FIRST_CONSTANT = 0, 1, 2
 MAX_INSTRUCTIONS = 1 << 16
 
 
-class Saved(NamedTuple):
+class SavedForm(NamedTuple):
     """Stands for a value that a node has saved."""
 
     type: TensorType
@@ -49,7 +49,7 @@ class NodeForm(NamedTuple):
     out_types: tuple[TensorType, ...]
     #: for each edge the place of its node in the pass, and which of its results; (-1, 0) if no gradient goes there
     edges: tuple[tuple[int, int] | None, ...]
-    #: saved results and operands: `Saved`, the type of one that is not saved, a number, or `Unused`
+    #: saved results and operands: `SavedForm`, the type of one that is not saved, a number, or `Unused`
     results: tuple[Any, ...]
     operands: tuple[Any, ...]
     #: pairs of saved values that are the same tensor, by their places among the ids
@@ -102,7 +102,7 @@ class _NodeNote(NamedTuple):
     leaf: ref[Tensor] | None
 
 
-class Recording:
+class PassRecording:
     """What a pass does, noted while it runs."""
 
     def __init__(self, session: Session, edge: Edge, g: Tensor) -> None:
@@ -170,7 +170,7 @@ class Recording:
 
 def _without_id(x: Any, used: bool = True) -> Any:
     if type(x) is SavedTensor:
-        return Saved(x.type)
+        return SavedForm(x.type)
     if type(x) is TensorType:
         return x
     if type(x) not in NUMBER_OF:

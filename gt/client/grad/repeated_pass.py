@@ -15,7 +15,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from gt.client.grad.pass_form import PassForm, Recording, Saved, Unused
+from gt.client.grad.pass_form import PassForm, PassRecording, SavedForm, Unused
 from gt.client.stream import configuration, recorder, scope, sites
 from gt.client.stream.outbox import Outbox
 from gt.client.stream.session import Session
@@ -179,7 +179,7 @@ def _bind_values(node: Node, form: Any, ids: list[int]) -> bool:
     if node.signal or len(saved[1]) != len(form.operands):
         return False
     for x, y in (*zip(saved[0], form.results, strict=True), *zip(saved[1], form.operands, strict=True)):
-        if type(y) is Saved:
+        if type(y) is SavedForm:
             if type(x) is not SavedTensor or x.type is not y.type or x.versioned.version != x.version:
                 return False
             ids.append(x.cell.id)
@@ -288,6 +288,6 @@ def run(session: Session, edge: Edge, g: Tensor, run_pass: RunPass) -> None:
         run_pass(None)
         return
     try:
-        place.learn(Recording(session, edge, g).run(run_pass))
+        place.learn(PassRecording(session, edge, g).run(run_pass))
     finally:
         _recording.release()
