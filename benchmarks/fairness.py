@@ -1,9 +1,10 @@
 """Users who share one worker: ``python benchmarks/fairness.py [--seconds 60] [--only PART]``
 
-*shares*: four users with the weights 1, 2, 4 and 8 have work all the time, each of another kind. The worker's time is
-measured by an operator. *interactive*: one user adds two small tensors and reads the result, alone and beside three
-users who always have heavy work. *throughput*: what the heavy users lose while the interactive one asks 50 times a
-second. All are real processes: a server, a worker with one CPU thread, and the clients.
+*shares*: four users with the weights 1, 2, 4 and 8 have work all the time, each of another kind. An operator sees how
+long the worker was busy for each, which is more than its instructions ran: finding them and freeing results counts
+too. *interactive*: one user adds two small tensors and reads the result, alone and beside three users who always have
+heavy work. *throughput*: what the heavy users lose while the interactive one asks 50 times a second. All are real
+processes: a server, a worker with one CPU thread, and the clients.
 
 On a machine with other work, clocks measure that work too. So waits are also given in processor time of the worker: how
 much it ran between the request and the value.
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
@@ -32,7 +34,7 @@ from benchmarks.core import environment, results
 from gt.client.stream import connect
 from gt.events.viewer import Viewer
 from gt.scripts.token import create_token
-from gt.wire.event_messages import DISPATCHER, TRANSFER
+from gt.wire.event_messages import DISPATCHER, TRANSFER, EventBatch
 from gt.wire.identities import Quota
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -134,6 +136,32 @@ def processor_ms(pid: int) -> float:
 # -- the system ----------------------------------------------------------------------------------
 
 
+@dataclass
+class Use:
+    """What a client used of the worker."""
+
+    instructions: int = 0
+    #: nanoseconds in which its instructions ran
+    ns: int = 0
+    #: microseconds in which the worker was busy with its messages while others waited, since the client connected: when
+    #: the first events came, and when the last ones came
+    first_us: int | None = None
+    last_us: int = 0
+
+    def add(self, batch: EventBatch) -> None:
+        for family, count, ns, _ in batch.shares:
+            if family != TRANSFER:
+                self.instructions += count
+                self.ns += ns
+        self.last_us = batch.blocked_us
+        if self.first_us is None:
+            self.first_us = batch.blocked_us
+
+    @property
+    def busy_us(self) -> int:
+        return self.last_us - (self.first_us or 0)
+
+
 class SharedSystem:
     """A server with users, and one worker."""
 
@@ -182,19 +210,16 @@ class SharedSystem:
         words = [self.client(load, token, GT_TEMPLATES=templates) for load, token in zip(HEAVY, tokens, strict=True)]
         return {int(number) for (number,) in words}
 
-    def watch(self, clients: set[int], seconds: float) -> dict[int, tuple[int, int]]:
-        """Client -> (instructions, nanoseconds on the worker) in this time, as an operator sees it."""
-        found = dict.fromkeys(clients, (0, 0))
+    def watch(self, clients: set[int], seconds: float) -> dict[int, Use]:
+        """What each client used of the worker in this time, as an operator sees it."""
+        found = {client: Use() for client in clients}
         with (
             _environ(GT_TOKEN=self._watcher),
             Viewer(f"tcp://{self.address}", detail=False) as viewer,
         ):
             for batch in viewer.batches(seconds):
                 if batch is not None and batch.source != DISPATCHER and batch.client in found:
-                    for family, count, ns, _ in batch.shares:
-                        if family != TRANSFER:
-                            before = found[batch.client]
-                            found[batch.client] = before[0] + count, before[1] + ns
+                    found[batch.client].add(batch)
         return found
 
 
@@ -202,24 +227,21 @@ class SharedSystem:
 
 
 def shares(seconds: float) -> dict[str, Any]:
-    """User -> the weight, the load, and the share of the worker's time."""
+    """User -> the load, the share of the worker's time, and the share of the time in which instructions ran."""
     with contextlib.ExitStack() as stack:
         system = SharedSystem(stack)
         users: dict[int, tuple[int, str]] = {}
         for weight, load in zip(WEIGHTS, LOADS, strict=True):
             (number,) = system.client(load, system.token(f"user{weight}", weight=weight))
             users[int(number)] = weight, load
-        spent = {client: ns for client, (_, ns) in system.watch(set(users), seconds).items()}
-    total = sum(spent.values())
-    return {
-        f"weight {weight}": {
-            "load": load,
-            "share": spent[number] / total,
-            "goal": weight / sum(WEIGHTS),
-            "error": spent[number] / total / (weight / sum(WEIGHTS)) - 1,
-        }
-        for number, (weight, load) in users.items()
-    }
+        uses = system.watch(set(users), seconds)
+    busy, running = sum(use.busy_us for use in uses.values()), sum(use.ns for use in uses.values())
+    found = {}
+    for number, (weight, load) in users.items():
+        share, goal = uses[number].busy_us / busy, weight / sum(WEIGHTS)
+        row = {"load": load, "share": share, "goal": goal, "error": share / goal - 1}
+        found[f"weight {weight}"] = row | {"instructions_alone": uses[number].ns / running}
+    return found
 
 
 def interactive(count: int) -> dict[str, Any]:
@@ -235,7 +257,7 @@ def interactive(count: int) -> dict[str, Any]:
             heavy = system.heavy(templates)
             found[name] = _waits(system.client(what, token))
             ran = system.watch(heavy, 2.0).values()
-            found[name]["instruction_ms"] = max(ns / max(1, count) for count, ns in ran) / 1e6
+            found[name]["instruction_ms"] = max(use.ns / max(1, use.instructions) for use in ran) / 1e6
             limit = INTERACTIVE_GOAL * found["alone"]["median_ms"] + found[name]["instruction_ms"]
             found[name]["within_goal"] = found[name]["median_ms"] <= limit
     return found
@@ -261,7 +283,7 @@ def throughput(seconds: float, blocks: int = 6) -> dict[str, float]:
             asks = bool((block + block // 2) % 2)  # off, on, on, off
             asking.send_signal(signal.SIGCONT if asks else signal.SIGSTOP)
             ran = processor_ms(system.worker)
-            count = sum(count for count, _ in system.watch(heavy, max(1.0, seconds / blocks / 2)).values())
+            count = sum(use.instructions for use in system.watch(heavy, max(1.0, seconds / blocks / 2)).values())
             rates[asks].append(count / (processor_ms(system.worker) - ran) * 1e3)
         asking.send_signal(signal.SIGCONT)
     beside, alone = statistics.median(rates[True]), statistics.median(rates[False])

@@ -301,6 +301,18 @@ def test_time_counts_as_blocking_while_others_wait_for_the_worker() -> None:
     assert blocked == {light: 40}
 
 
+def test_a_client_waits_although_the_worker_has_nothing_of_it_yet() -> None:
+    desk = busy_desk()
+    blocked = desk.core.workers[0].blocked_us
+    heavy, light = desk.client(HEAVY).id, desk.client(LIGHT).id
+    desk.client(LIGHT).share.used = 1e9  # no right to overtake: its work stays in its queue
+    assert not sent(desk.submit(LIGHT, ADD, 0, 2, 1, 1), WORKER, Execute)
+    desk.say(WORKER, Done(heavy, 1, 2000))
+    assert desk.client(LIGHT).queue
+    assert light not in [owner for owner, *_ in desk.core.workers[0].unconfirmed]
+    assert blocked == {heavy: 2000}
+
+
 def batch(blocked_us: int, longest: tuple[int, str]) -> EventBatch:
     return EventBatch(0, 1, 0, 0, 0, 0, 10, [], [], b"", b"", [], 0, {}, 0, 0, longest, blocked_us)
 

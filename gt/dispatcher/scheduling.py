@@ -172,7 +172,7 @@ class Scheduler:
         client = self._clients.get(m.client)
         if client is None:
             return
-        if sharing and len(worker.admitted) > 1 and any(owner != m.client for owner, *_ in worker.unconfirmed):
+        if sharing and len(worker.admitted) > 1 and self._others_wait(worker, m.client):
             worker.blocked_us[m.client] = worker.blocked_us.get(m.client, 0) + m.microseconds
         if cost > 0 and sharing:
             # one odd measurement must not change the pace much; nor must the same one from each of many workers
@@ -184,6 +184,13 @@ class Scheduler:
         if weight:
             client.done += weight
             self.send_credit(client, at_least=WINDOW_WORDS // 8)
+
+    def _others_wait(self, worker: WorkerState, client: int) -> bool:
+        """Whether another client has work at this worker, or work in its queue that would go there."""
+        if any(owner != client for owner, *_ in worker.unconfirmed):
+            return True
+        clients = self._clients
+        return any(id in clients and clients[id].queue for id in worker.admitted if id != client)
 
     def send_credit(self, client: Client, at_least: int) -> None:
         """Report to the client how much of its work is done, if that grew by ``at_least`` this much since the last."""
