@@ -12,6 +12,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scatter, views
 from gt.functions.spectral.complex import complex
+from gt.nn._functional.antialias import resized
 from gt.ops import OPS, Attrs, Op
 from gt.types import float32, float64, int64, uint8
 
@@ -19,9 +20,8 @@ __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
     "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "channel_shuffle", "conv1d", "conv2d", "conv3d",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "lp_pool1d", "lp_pool2d",
-    "lp_pool3d", "max_pool1d",
-    "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices",
-    "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample",
+    "lp_pool3d", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices", "max_pool3d",
+    "max_pool3d_with_indices", "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample",
 ]  # fmt: skip
 
 #: A function that may return indices too, and one that returns one tensor.
@@ -279,19 +279,19 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """Resize images to a size or by a factor. ``antialias`` is not supported. See `torch.nn.functional.interpolate`."""
+    """Resize images to a size or by a factor. See `torch.nn.functional.interpolate`."""
     x = require_tensor("interpolate", input)
     rank = x._type.ndim - 2
     if rank not in (1, 2, 3):
         raise refuse(ShapeError, "needs 3, 4 or 5 dims: batch, channels, and one to three more", "interpolate", x)
-    if antialias:
-        raise refuse(ShapeError, "antialias is not supported yet", "interpolate", x, mode=mode)
     smooth = mode in ("linear", "bilinear", "bicubic", "trilinear")
     if align_corners is not None and not smooth:
         raise refuse(ShapeError, "align_corners is for linear, bilinear, bicubic and trilinear", "interpolate", x)
     if (size is None) == (scale_factor is None):
         raise refuse(ShapeError, "give either size or scale_factor", "interpolate", x, size=size)
     sizes, scales = _target_sizes(x, rank, size, scale_factor, bool(recompute_scale_factor))
+    if antialias:
+        return resized(x, mode, sizes, bool(align_corners), scales)
     if mode == "area":
         return call(OPS["adaptive_avg_pool"], (x,), (("size", sizes),))
     attrs = (("size", sizes), ("mode", mode), ("align_corners", bool(align_corners)), ("scales", scales))

@@ -24,6 +24,7 @@ from gt.torch_device import (
     optimizers,
     patches,
     products,
+    questions,
     recurrent,
     storages,
     views,
@@ -54,7 +55,7 @@ def register() -> None:
     if OVERLOADS:
         return
     backend.register_device(DeviceModule(), signals.in_backward)
-    for room in (views, copies, storages, optimizers, attention, written_arguments):
+    for room in (views, copies, storages, optimizers, attention, written_arguments, questions):
         for overload, kernel in room.KERNELS.items():
             _add(overload, kernel)
     for overload in backend.overloads():

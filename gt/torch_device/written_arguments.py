@@ -1,4 +1,5 @@
-"""Overloads that write one of their later arguments: the statistics of a batch norm, the slopes that `rrelu` draws."""
+"""Overloads that write one of their later arguments: the statistics of a batch norm, the slopes that `rrelu` draws; and
+rows of a table that are shortened."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from typing import Any
 import torch
 
 from gt.functions import creation
+from gt.nn._functional.embeddings import renormalise
 from gt.torch_device.backend import Kernel
 from gt.torch_device.compositions import layers
-from gt.torch_device.kernels import functional
+from gt.torch_device.kernels import functional, method
 from gt.types import uint8
 
 
@@ -45,6 +47,7 @@ KERNELS: dict[str, Kernel] = {
     "_batch_norm_with_update": functional(_batch_norm_with_update),
     "_native_batch_norm_legit": functional(layers.batch_norm),
     "_native_batch_norm_legit.no_stats": functional(_batch_norm_without_statistics),
+    "embedding_renorm_": method(renormalise),
     "rrelu_with_noise": _rrelu,
     "rrelu_with_noise_": _rrelu_,
 }

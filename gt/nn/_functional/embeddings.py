@@ -34,7 +34,7 @@ def embedding(
     """
     index, w = require_tensor("embedding", input), require_tensor("embedding", weight)
     if max_norm is not None:
-        _renormalise(w, index, float(max_norm), norm_type)
+        renormalise(w, index, float(max_norm), norm_type)
     rows = w._type.shape[0] if w._type.ndim else 0
     row = -1 if padding_idx is None else padding_idx
     if padding_idx is not None and not -rows <= padding_idx < rows:
@@ -43,7 +43,7 @@ def embedding(
     return call(OPS["embedding"], (w, index), (("padding_idx", row), ("by_freq", scale_grad_by_freq)))
 
 
-def _renormalise(w: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
+def renormalise(w: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
     """Shorten the rows in use to ``max_norm``, in place, as torch does."""
     with no_grad():
         in_use = w.new_zeros(w._type.shape[0], dtype=bool_).index_fill(0, views.reshape(index, -1), True)

@@ -12,6 +12,7 @@ from gt.errors import ShapeError
 from gt.functions import creation
 from gt.functions.windows import pad
 from gt.nn import _spatial
+from gt.nn._functional import antialias
 from gt.ops import OPS, Attrs
 from gt.torch_device.gradients import gradients, pulled
 from gt.types import TensorType
@@ -124,6 +125,20 @@ _UPSAMPLE = {
     **{f"_upsample_nearest_exact{rank}d": ("nearest-exact", False) for rank in (1, 2, 3)},
 }
 
+
+def _antialiased(mode: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """The same with antialiasing."""
+
+    def forward(x: Tensor, size: Any, aligned: bool, *factors: Any) -> Tensor:
+        return antialias.resized(x, mode, size, aligned, factors or (None, None))
+
+    def backward(grad: Tensor, size: Any, shape: Any, aligned: bool, *factors: Any) -> Tensor:
+        rows, columns = antialias.matrices(mode, shape[-2:], size, aligned, factors or (None, None))
+        return antialias.filtered(grad, rows.T, columns.T)
+
+    return forward, backward
+
+
 # -- sampling, padding, columns ------------------------------------------------------------
 
 
@@ -186,7 +201,10 @@ _PADDING = {
     for rank in (1, 2, 3)
     for kind, mode in (("reflection", "reflect"), ("replication", "replicate"))
 }
-_RESIZING = {name: _resize(*how) for name, how in _UPSAMPLE.items()}
+_RESIZING = {
+    **{name: _resize(*how) for name, how in _UPSAMPLE.items()},
+    **{f"_upsample_{mode}2d_aa": _antialiased(mode) for mode in antialias.FILTERS},
+}
 #: overload, or name of all its overloads -> function
 OVERLOADS: dict[str, Callable[..., Any]] = {
     **_of_rank(2),

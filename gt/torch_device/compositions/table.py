@@ -12,11 +12,11 @@ from typing import Any
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
-from gt.functions import creation, indexing, joining, pointwise, reduce, scan, sort
+from gt.functions import creation, draw, indexing, joining, pointwise, reduce, scan, sort
 from gt.functions.einsum import einsum
 from gt.functions.spectral import complex
 from gt.torch_device import views
-from gt.torch_device.compositions import bags, factorizations, images, layers, losses, recurrent
+from gt.torch_device.compositions import bags, factorizations, images, layers, losses, recurrent, whole_layers
 from gt.torch_device.fallback import MissingKernel
 from gt.types import DType, int64
 
@@ -99,6 +99,11 @@ def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return joining.cat([found, rest])
 
 
+def _sample_dirichlet(concentration: Tensor, generator: Any = None) -> Tensor:
+    drawn = draw.standard_gamma(concentration, generator)
+    return drawn / reduce.sum(drawn, -1, keepdim=True)
+
+
 def _block_diagonal(xs: Any) -> Tensor:
     return joining.block_diag(*xs)
 
@@ -128,6 +133,9 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     **bags.OVERLOADS,
     **factorizations.OVERLOADS,
     **recurrent.OVERLOADS,
+    **whole_layers.OVERLOADS,
+    "__ilshift__": lambda x, n: x << n,
+    "__irshift__": lambda x, n: x >> n,
     "_conj_physical": complex.conj,
     "conj_physical": complex.conj,
     "_index_put_impl": _index_put,
@@ -137,6 +145,8 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "_unsafe_index.Tensor": _index,
     "index_put": _index_put,
     "_unsafe_index_put": _index_put,
+    "_sample_dirichlet": _sample_dirichlet,
+    "_standard_gamma": draw.standard_gamma,
     "_trilinear": _trilinear,
     "_unique": lambda x, sorted=True, return_inverse=False: sort.unique(x, sorted, True),
     "_unique2": _unique,
