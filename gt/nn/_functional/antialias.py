@@ -23,7 +23,8 @@ CUBIC = -0.5
 
 
 def _linear(x: Array) -> Array:
-    return np.maximum(0.0, 1 - np.abs(x), dtype=np.float64)
+    y: Array = np.maximum(0.0, 1 - np.abs(x))
+    return y
 
 
 def _cubic(x: Array) -> Array:
