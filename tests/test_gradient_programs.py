@@ -93,7 +93,7 @@ def test_programs_that_failed_once(name: str, tmp_path: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@seeds(400, first=10_000)
+@seeds(240, first=10_000)
 def test_every_setting(seed: int, tmp_path: Any) -> None:
     program = programs.generate(seed)
     for setting in SETTINGS:
