@@ -89,6 +89,8 @@ def test_the_table_of_all_records(tmp_path, capsys):
     assert "| `leave` | 2 |  | 0 |" in lines
     assert "| together | 5 | | 4 |" in lines
     assert lines[-1].startswith("3 runs: 5 losses were equal, 0 within rounding, 0 wrong; 0 errors; 0 waits")
+    assert chaos_table.main([str(tmp_path), "--since", "1"]) == 0
+    assert "| together | 3 | | 3 |" in capsys.readouterr().out
 
 
 def test_a_report_is_shown(capsys):

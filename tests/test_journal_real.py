@@ -122,6 +122,29 @@ LOOP = """
 SHORT = "import gt.dispatcher.journal.journal as j; j.MIN_BYTES, j.LENGTH_LIMIT = 20_000, 1"
 
 
+def test_the_audit_log_of_a_session_that_continues(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
+    audit = tmp_path / "audit"
+    system = Restarted(stack, tmp_path / "journal", "--audit", str(audit))
+    system.worker("--backend", "numpy")
+    client = system.client(LOOP)
+    client.expect("ready 0.0")
+    system.kill()
+    system.restart().expect("client 1 has a new connection")
+    client.tell()
+    client.expect("done")
+    client.tell()
+    assert client.end() == 0
+    events = lambda: [line for line in map(json.loads, audit.read_text().splitlines()) if line["name"] == "client 1"]
+    wait_until(lambda: events()[-1]["event"] == "disconnected", what="the end of the session in the log")
+    assert [(line["event"], line.get("reason")) for line in events()] == [
+        ("connected", None),
+        ("session", "has a new connection"),
+        ("disconnected", None),
+    ]
+    assert {(line["user"], line["role"]) for line in events()} == {("owner", "client")}
+    assert len({line["address"] for line in events()}) == 2  # the old connection, and the new one
+
+
 def test_a_journal_is_written_anew_when_it_is_long(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
     system = Restarted(stack, tmp_path / "journal", prelude=SHORT)
     system.worker("--backend", "numpy")

@@ -30,7 +30,7 @@ from gt.wire.numbering import (
     control,
     read_control,
 )
-from gt.wire.shared import is_stopped, process_identity
+from gt.wire.shared import process_identity, process_state
 from gt.wire.sockets import HANDSHAKE_CUT, NOT_AUTHORIZED, ZmqConnection, ZmqListener, silence_ms
 from tests.support.keys import IDENTITIES, PEER_KEYS, SERVER_KEYS
 from tests.support.processes import System, free_port, wait_until
@@ -253,6 +253,7 @@ def test_a_token_that_was_revoked_while_there_was_no_connection(
 def test_a_closed_connection_is_not_kept(stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ends closes its connection: its session ends soon, however long the lease is."""
     monkeypatch.setattr(leased_listener, "GRACE_S", 0.2)
+    monkeypatch.setattr(leased_listener, "process_state", lambda process: "")
     pair = Pair(stack, lease_s=1000.0)
     inner, pair.client._inner = pair.client._inner, None
     assert inner is not None
@@ -286,7 +287,9 @@ def test_a_connection_of_a_stopped_client_is_reset(
     monkeypatch.setattr(leased_listener, "GRACE_S", 0.3)
     monkeypatch.setattr(leased_listener, "SILENT_GRACE_S", 0.3)
     stopped = True
-    monkeypatch.setattr(leased_listener, "is_stopped", lambda process: stopped and process == process_identity())
+    monkeypatch.setattr(
+        leased_listener, "process_state", lambda process: "stopped" * (stopped and process == process_identity())
+    )
     pair = Pair(stack, lease_s=1000.0)
     client, pair.client = pair.client, mock.Mock(take=list)
     pair.proxy.reset()
@@ -305,7 +308,10 @@ def test_a_connection_of_a_stopped_client_is_reset(
         wait_until(lambda: pair.turn() and pair.gone, 30, "the end of the session")
 
 
-def test_the_time_in_which_the_server_did_not_run_does_not_count(stack: contextlib.ExitStack) -> None:
+def test_the_time_in_which_the_server_did_not_run_does_not_count(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leased_listener, "process_state", lambda process: "")
     pair = Pair(stack, lease_s=1000.0)
     pair.client = mock.Mock(take=list)
     pair.proxy.reset()
@@ -319,7 +325,7 @@ def test_a_stopped_client_is_kept_no_longer_than_its_lease(
     stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leased_listener, "GRACE_S", 0.1)
-    monkeypatch.setattr(leased_listener, "is_stopped", lambda process: True)
+    monkeypatch.setattr(leased_listener, "process_state", lambda process: "stopped")
     pair = Pair(stack, lease_s=1.0)
     pair.client = mock.Mock(take=list)
     pair.proxy.reset()
@@ -327,21 +333,63 @@ def test_a_stopped_client_is_kept_no_longer_than_its_lease(
     assert pair.notes == ["lost its connection and is stopped; its session is kept for 1 s"]
 
 
-def test_which_processes_are_stopped() -> None:
-    assert not is_stopped(process_identity())
+def test_states_of_processes() -> None:
+    assert process_state(process_identity()) == "running"
     namespace = process_identity().rpartition(" ")[0]
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        assert not is_stopped(f"{namespace} {child.pid}")
+        assert process_state(f"{namespace} {child.pid}") == "running"
         child.send_signal(signal.SIGSTOP)
-        wait_until(lambda: is_stopped(f"{namespace} {child.pid}"), 30, "that it is stopped")
+        wait_until(lambda: process_state(f"{namespace} {child.pid}") == "stopped", 30, "that it is stopped")
         # names that no process of this host has
         for unknown in ("", "x", f"another boot {child.pid}", f"{namespace} {child.pid}/../{child.pid}", namespace):
-            assert not is_stopped(unknown)
+            assert process_state(unknown) == ""
+        child.kill()  # from here on it is a zombie
+        wait_until(lambda: process_state(f"{namespace} {child.pid}") == "", 30, "that it has ended")
     finally:
         child.kill()
         child.wait()
-    assert not is_stopped(f"{namespace} {child.pid}")
+    assert process_state(f"{namespace} {child.pid}") == ""
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["on the server's host", "on another host"])
+def test_a_connection_is_reset_and_then_the_network_is_away(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """For longer than a client tries when something answers, and a server waits when it cannot see the process."""
+    for module in (leased_listener, leased_connection):
+        monkeypatch.setattr(module, "GRACE_S", 0.3)
+    monkeypatch.setattr(leased_connection, "ATTEMPT_S", 0.5)
+    if not here:
+        monkeypatch.setattr(leased_listener, "process_state", lambda process: "")
+    pair = Pair(stack, lease_s=1000.0)
+    pair.proxy.freeze()
+    pair.proxy.reset()
+    away = time.monotonic() + 2.0
+    wait_until(lambda: pair.turn() and time.monotonic() > away, 30)
+    if not here and pair.gone:
+        pair.listener.drop(pair.name)
+    pair.proxy.thaw()
+    if here:
+        pair.send(5, 5)
+        pair.settle()
+        assert pair.notes == ["has a new connection"]
+    else:
+        wait_until(lambda: pair.turn() and pair.client.ended, 30, "the end of the client")
+        assert pair.client.ended == leased_connection.EXPIRED
+
+
+def test_a_process_that_runs_and_does_not_come_back(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leased_listener, "GRACE_S", 0.2)
+    monkeypatch.setattr(leased_listener, "SILENT_GRACE_S", 1.0)
+    pair = Pair(stack, lease_s=1000.0)
+    pair.client = mock.Mock(take=list)
+    begun = time.monotonic()
+    pair.proxy.reset()
+    wait_until(lambda: pair.turn() and pair.gone, 30, "the end of the session")
+    assert time.monotonic() - begun > 0.9
 
 
 @pytest.mark.parametrize("seconds", ["ten", "0", "-1", "nan", "inf"])

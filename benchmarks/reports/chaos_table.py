@@ -1,6 +1,7 @@
 """One table of all records of ``benchmarks/chaos.py`` in a folder.
 
 python -m benchmarks.reports.chaos_table benchmarks/results/2cpu
+python -m benchmarks.reports.chaos_table benchmarks/results/2cpu --since 20261118T2000
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 HEAD = "| fault | times | clients went on after, in s: median / worst | waits above 30 s without a printed cause |"
 
 
-def reports(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """The reports of all records, oldest first."""
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob("chaos_*.json"))]
+def reports(folder: pathlib.Path, since: str = "") -> list[dict[str, Any]]:
+    """The reports of all records from this time on, oldest first."""
+    paths = [path for path in sorted(folder.glob("chaos_*.json")) if path.stem.removeprefix("chaos_") >= since]
+    records = [json.loads(path.read_text()) for path in paths]
     return [record["results"]["report"] for record in records if "report" in record["results"]]
 
 
@@ -62,7 +64,9 @@ def losses(runs: list[dict[str, Any]]) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    runs = reports(parser.parse_args(argv).folder)
+    parser.add_argument("--since", default="", metavar="TIME", help="leave out records whose names have earlier times")
+    options = parser.parse_args(argv)
+    runs = reports(options.folder, options.since)
     if not runs:
         print("there are no records of chaos.py")
         return 2

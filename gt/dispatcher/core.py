@@ -14,6 +14,7 @@ No socket, clock, thread or tensor library is used here; `server.py` owns those,
     Reply              a worker's value is passed on to its client            (the same bytes)
     Chunk, ChunkTaken  chunks of large values are passed on                   (the same bytes)
     Ask, Locate, Trace are handled after what was submitted before            Query, Answer; Located; Blocks, Execute
+    ExplainWait        is answered at once                                    WaitExplained
     Listen, BatchTaken begin and end of events, and which were read           Record, Listening, EventBatch
     Inspect            a viewer asks for fragments, large tensors and the log  Query, Inspection
     Recorded, Sites    events of a worker, source lines of a client           EventBatch, DescribeSites
@@ -56,7 +57,7 @@ from gt.dispatcher.tenants.access import Access
 from gt.dispatcher.violations import Violation
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
-from gt.wire.event_messages import BatchTaken, ClockReading, Inspect, Listen, Recorded, Sites
+from gt.wire.event_messages import BatchTaken, ClockReading, ExplainWait, Inspect, Listen, Recorded, Sites
 from gt.wire.identities import PeerIdentity
 from gt.wire.link_messages import LinkMeasured, ProbeOpen
 from gt.wire.messages import (
@@ -147,6 +148,7 @@ class Dispatcher:
             (Client, TakeSnapshot): self._then_schedule(self.snapshots.request),
             **{(Client, kind): self.requests.add for kind in (Ask, Locate, Trace, Listen, FindKept)},
             **{(Client, kind): self._then_schedule(self.kept.enqueue) for kind in QUEUED},
+            (Client, ExplainWait): self.requests.explain_wait,
             (Client, Sites): self.listeners.sites,
             (ViewerState, Listen): lambda viewer, m, rest: self.listeners.listen(viewer, m),
             **{(kind, BatchTaken): self.listeners.taken for kind in (Client, ViewerState)},
@@ -208,6 +210,7 @@ class Dispatcher:
     def tick(self, now: float) -> list[Action]:
         """Call this about once a second, with the time of a monotonic clock in seconds."""
         self.listeners.tick()
+        self.requests.tick(now)
         self.kept.tick(now)
         if self.recoveries.tick(now):
             self._schedule()
@@ -232,10 +235,8 @@ class Dispatcher:
 
     def _hello(self, peer: Peer, m: Hello, rest: object) -> None:
         if m.protocol != PROTOCOL:
-            raise Violation(
-                f"this server is GT {VERSION} (protocol {PROTOCOL}), the {m.role} is GT {m.version} "
-                f"(protocol {m.protocol}); install the same version on both sides"
-            )
+            versions = f"server is GT {VERSION} (protocol {PROTOCOL}), the {m.role} is GT {m.version}"
+            raise Violation(f"this {versions} (protocol {m.protocol}); install the same version on both sides")
         identity = self._access.admit(peer, m.role, self.clients.values())
         if m.role == "client":
             self._client_hello(peer, m, identity)
@@ -394,7 +395,4 @@ class Dispatcher:
             self._schedule()
 
     def _report(self, worker: WorkerState, m: Report, rest: object) -> None:
-        if m.request < 0:
-            self.inspections.report(worker, m)
-        else:
-            self.requests.report(worker, m, rest)
+        (self.inspections if m.request < 0 else self.requests).report(worker, m)

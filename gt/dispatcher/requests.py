@@ -1,5 +1,5 @@
 """Requests of clients: statistics (Ask), traces (Trace), the layout of a tensor (Locate), events (Listen) and what is
-in a snapshot (FindKept).
+in a snapshot (FindKept). And the question what the client waits for (ExplainWait), which is answered at once.
 
 A request is handled after everything the client submitted before it. Statistics are requested from all workers; the
 answer is sent when the last worker has reported.
@@ -13,8 +13,9 @@ from gt.dispatcher.listeners import Listeners
 from gt.dispatcher.recovery.kept_snapshots import KeptSnapshots
 from gt.dispatcher.segments import Segment
 from gt.dispatcher.state import Client, WorkerState
+from gt.dispatcher.tenants.waits import MAX_ANSWERS, BusyTimes, explain_wait
 from gt.dispatcher.violations import Violation
-from gt.wire.event_messages import Listen
+from gt.wire.event_messages import ExplainWait, Listen, WaitExplained
 from gt.wire.messages import Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace
 from gt.wire.recovery_messages import FindKept
 from gt.wire.structures import WorkerStats
@@ -40,6 +41,9 @@ class Requests:
         self._clients, self._workers, self._delivery, self._listeners = clients, workers, delivery, listeners
         #: the error text for a client when no worker is connected
         self._no_workers = no_workers
+        self._busy_times = BusyTimes(workers)
+        #: client -> how often it was told what it waits for, in this second
+        self._explained: dict[int, int] = {}
         #: (client, request) -> the reports so far, and the workers that have not reported yet
         self._open: dict[tuple[int, int], tuple[list[WorkerStats], set[int]]] = {}
 
@@ -52,6 +56,18 @@ class Requests:
             raise _too_many()
         client.waiting_requests.append(m)
         self.handle_waiting(client)
+
+    def explain_wait(self, client: Client, m: ExplainWait, rest: object) -> None:
+        """Tell the client what it waits for, but not too often."""
+        answers = self._explained.get(client.id, 0)
+        if answers < MAX_ANSWERS:
+            self._explained[client.id] = answers + 1
+            text = explain_wait(client, self._workers, self._busy_times, self._no_workers)
+            self._delivery.send(client, WaitExplained(text))
+
+    def tick(self, now: float) -> None:
+        self._explained.clear()
+        self._busy_times.tick(now)
 
     def handle_waiting(self, client: Client) -> None:
         """Handle the client's requests if its queue is empty, or if there is no worker to empty it."""
@@ -95,7 +111,7 @@ class Requests:
         for id in ids:
             self._delivery.execute(client, Segment((id,), [TRACE, m.request, int(m.begin)]), 0, [])
 
-    def report(self, worker: WorkerState, m: Report, rest: object) -> None:
+    def report(self, worker: WorkerState, m: Report) -> None:
         """A worker's statistics for an open request."""
         if (entry := self._open.get((m.client, m.request))) is not None and worker.id in entry[1]:
             entry[1].discard(worker.id)

@@ -259,6 +259,8 @@ class Server:
     def _note(self, peer: Peer, event: str) -> None:
         """Tell the operator what happened to a client's connection."""
         self.core.inspections.log(text := f"{self.core.name_of(peer)} {event}")
+        if self._audit is not None:
+            self._audit.noted(peer, event)
         if self.verbose:
             self.verbose(text)
 

@@ -254,6 +254,8 @@ class WorkerState:
     #: (client, weight, estimate, number of workers whose times are averaged) it must still confirm, oldest first. The
     #: number is 0 if the time is that of another worker already
     unconfirmed: deque[tuple[int, int, float, int]] = field(default_factory=deque)
+    #: how often it has confirmed work
+    confirmations: int = 0
     #: client -> the share of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)
     #: the most that any client at home here had used when it was served; a client that begins or returns from a pause
@@ -300,6 +302,7 @@ class WorkerState:
                 return None
         _, weight, cost, sharing = unconfirmed[at]
         del unconfirmed[at]
+        self.confirmations += 1
         self.ahead = self.ahead - cost if unconfirmed else 0.0
         if client in self.parked:
             self.parked[client] -= cost

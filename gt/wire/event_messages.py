@@ -4,6 +4,7 @@
     listener ◀──Listening, EventBatch── dispatcher ◀──Recorded, ClockReading── worker
     client ◀──DescribeSites── dispatcher ◀──Sites── client
     viewer ──Inspect──▶ dispatcher ──Inspection──▶ viewer
+    client ──ExplainWait──▶ dispatcher ──WaitExplained──▶ client
 
 A listener is a viewer, or a client that listens to its own session. Workers record only while there is a listener.
 Events are packed. A stretch is a run of events in which each ends where the next one begins: `Recorded.stretches` holds
@@ -166,5 +167,13 @@ class Inspection(Message, frozen=True, array_like=True, tag=True):
     log: list[tuple[int, str]]
 
 
-EventsToDispatcher = Listen | BatchTaken | Sites | ClockReading | Recorded | Inspect
-EventsToClient = Listening | EventBatch | DescribeSites | Inspection
+class ExplainWait(Message, frozen=True, array_like=True, tag=True):
+    """From a client that has waited for long: what does it wait for? Answered at once, by `WaitExplained`."""
+
+
+class WaitExplained(Message, frozen=True, array_like=True, tag=True):
+    text: str
+
+
+EventsToDispatcher = Listen | BatchTaken | Sites | ClockReading | Recorded | Inspect | ExplainWait
+EventsToClient = Listening | EventBatch | DescribeSites | Inspection | WaitExplained

@@ -9,8 +9,9 @@ See `gt.wire.numbering` and `gt.wire.leased_listener`.
 
 After silence, the client tries again as long as the server keeps the session. If the server has closed the connection,
 the client tries again for a moment only: either a device in the network has reset the connection, or the server has
-ended. If nobody listens at the server's address any more, it has ended. A server with a journal may be
-started again, so the client tries as long as after silence. So does a worker; it has a session only there.
+ended. The moment is longer if nothing answers its attempts, because then the network is away. If nobody listens at the
+server's address any more, it has ended. A server with a journal may be started again, so the client tries as long as
+after silence. So does a worker; it has a session only there.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ from gt.wire.sockets import HANDSHAKE_CUT, NOT_AUTHORIZED, RECONNECT_MS, SILENCE
 #: Seconds after a connection was closed in which a new one may be made. On a busy machine that takes seconds; a server
 #: that has ended the session meanwhile says so.
 GRACE_S = 4.0
+#: The same while nobody answers at all: the network is away too. The server keeps the session for so long if it sees
+#: that this process runs.
+SILENT_GRACE_S = 15.0
 #: How many connections may be cut before the server has answered.
 MAX_OPENINGS = 5
 #: Seconds that one attempt to connect may take, and the longest pause between two.
@@ -81,7 +85,7 @@ class LeasedConnection:
         self._connected = True
         #: while there is no connection: since when the server has not answered, until when to try, whether the server
         #: closed the connection, and whether the user knows
-        self._lost_at = self._until = 0.0
+        self._lost_at = self._until = self._until_if_silent = 0.0
         self._closed = self._closed_by_server = self._reported = False
         self._attempt = 0
         #: when the current attempt ends, or the next one begins
@@ -212,11 +216,15 @@ class LeasedConnection:
         self._closed = inner.closed_by_peer
         self._closed_by_server = self._closed and not self._outlives_server
         self._until = now + (GRACE_S if self._closed_by_server else self._lease_s)
+        self._until_if_silent = now + SILENT_GRACE_S
         self._close_socket(inner, now)
 
     def _give_up_attempt(self, inner: ZmqConnection, now: float) -> None:
         self._close_socket(inner, now + self._pause)
         self._pause = min(2 * self._pause, MAX_RESTART_PAUSE_S if self._outlives_server else MAX_PAUSE_S)
+        answered = inner.unreachable or inner.refused or inner.ended
+        if self._closed_by_server and not answered:
+            self._until = max(self._until, self._until_if_silent)
         out_of_time = bool(self._key) and now >= self._until
         if inner.refused == NOT_AUTHORIZED:
             self.ended = NOT_AUTHORIZED

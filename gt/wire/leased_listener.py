@@ -9,7 +9,9 @@ How a connection ends decides how long the session is kept:
     the peer's kernel has     `GRACE_S`: the process has ended, or a device in the network has reset the connection. In
     closed the connection     the second case the client notices it too, and comes back at once
     closed, and the process   the lease, while it is stopped; then `SILENT_GRACE_S`. The server can see this if the
-    is stopped                process is on its host (`gt.wire.shared.is_stopped`)
+    is stopped                process is on its host (`gt.wire.shared.process_state`)
+    closed, and the process   `SILENT_GRACE_S`: a device in the network has reset the connection, and the client cannot
+    runs on this host         make another one so far
     only silence              the lease: the process is stopped, or the network is away
     silence, then closed      `SILENT_GRACE_S`: the stopped process was killed, or the client has given up this
                               connection and is trying to make another
@@ -46,7 +48,7 @@ from gt.wire.numbering import (
     control,
     read_control,
 )
-from gt.wire.shared import is_stopped
+from gt.wire.shared import process_state
 from gt.wire.sockets import MAX_UNSENT_MESSAGES, TcpConnection, ZmqListener
 from gt.wire.token_file import Identities
 
@@ -90,8 +92,8 @@ class Lease:
         #: the number of the last attempt to resume
         self.attempt = 0
         #: when the session ends if no connection carries it until then, and the latest time for that if its process is
-        #: stopped
-        self.deadline = self.latest_end = 0.0
+        #: running, or stopped
+        self.deadline = self.latest_return = self.latest_end = 0.0
         #: the identity of the process, and whether it was reported as stopped
         self.process = ""
         self.stopped = False
@@ -221,6 +223,7 @@ class LeasedListener:
             closed, now = lease.tcp.closed_by_peer, time.monotonic()
             lease.deadline = now + (0.0 if lease.worker else GRACE_S if closed else self._lease_s)
             lease.latest_end = lease.deadline if lease.worker else now + self._lease_s
+            lease.latest_return = min(now + SILENT_GRACE_S, lease.latest_end)
             if closed or lease.worker:
                 lease.tcp.close()
             else:
@@ -234,21 +237,28 @@ class LeasedListener:
         stalled, self._last_call = max(0.0, now - self._last_call - MAX_CALL_INTERVAL_S), now
         for lease in self._by_name.values():
             lease.deadline, lease.latest_end = lease.deadline + stalled, lease.latest_end + stalled
+            lease.latest_return += stalled
             if lease.wire is not None:
                 self._send(lease, [lease.numbering.acknowledgement()])
                 continue
             if lease.tcp.is_open and lease.tcp.closed_by_peer:
                 lease.tcp.close()
                 lease.deadline = min(lease.deadline, now + SILENT_GRACE_S)
-            self._wait_for_stopped(lease, now)
+            self._wait_for_process(lease, now)
             if now >= lease.deadline:
                 expired.append(lease.name)
         return expired
 
-    def _wait_for_stopped(self, lease: Lease, now: float) -> None:
-        """A process that is stopped cannot come back: its time to do so begins when it continues."""
+    def _wait_for_process(self, lease: Lease, now: float) -> None:
+        """A process that runs, on this host, did not close its connection by its end: it has time to come back. One
+        that is stopped cannot: its time begins when it continues."""
         later = min(now + SILENT_GRACE_S, lease.latest_end)
-        if lease.deadline < later and is_stopped(lease.process):
+        if lease.deadline >= later:
+            return
+        state = process_state(lease.process)
+        if state == "running":
+            lease.deadline = max(lease.deadline, min(now + GRACE_S, lease.latest_return))
+        elif state == "stopped":
             lease.deadline = later
             if not lease.stopped:
                 lease.stopped = True

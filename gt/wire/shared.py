@@ -33,21 +33,22 @@ def host_identity() -> str:
 
 
 def process_identity() -> str:
-    """Names this process among those of all hosts; see `is_stopped`. Empty if it has no such name."""
+    """Names this process among those of all hosts; see `process_state`. Empty if it has no such name."""
     return f"{namespace} {os.getpid()}" if (namespace := _process_namespace()) else ""
 
 
-def is_stopped(process: str) -> bool:
-    """Whether a process with this identity is stopped, by Ctrl-Z or a debugger. False if that cannot be seen from here:
-    it is on another host, or in another process namespace."""
+def process_state(process: str) -> str:
+    """ "stopped", by Ctrl-Z or a debugger, or "running". Empty if the process with this identity has ended, and if it
+    cannot be seen from here: it is on another host, or in another process namespace."""
     namespace, _, pid = process.rpartition(" ")
     if not namespace or namespace != _process_namespace() or not (pid.isascii() and pid.isdigit()):
-        return False
+        return ""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+            letter = file.read().rpartition(")")[2].split()[0]
     except OSError:  # it has ended, or /proc shows no processes of other users
-        return False
+        return ""
+    return "stopped" if letter in "Tt" else "" if letter in "ZX" else "running"
 
 
 @cache

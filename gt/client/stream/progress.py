@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gt.client.stream.long_wait import LongWait
 from gt.client.stream.pending import PendingValue
 from gt.client.stream.server_connection import ServerConnection
 
@@ -20,14 +21,16 @@ REFRESH_S = 0.2
 Show = Callable[[int, int], None]
 
 
-def wait_with_progress(connection: ServerConnection, pending: PendingValue, ready: Callable[[], bool]) -> None:
+def wait_with_progress(
+    connection: ServerConnection, pending: PendingValue, ready: Callable[[], bool], long: LongWait
+) -> None:
     """Wait until ``ready()``, and show how much of the value has arrived."""
     display = _display()
     if display is None:
-        connection.wait(ready)
+        connection.wait(ready, None, long)
         return
     with display as show:
-        while not connection.wait(ready, REFRESH_S):
+        while not connection.wait(ready, REFRESH_S, long):
             show(pending.received, pending.nbytes)
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 
 from gt.client.stream.failures import Failures
+from gt.client.stream.long_wait import LongWait
 from gt.client.stream.pending import PendingFromEach, PendingValue
 from gt.client.stream.progress import SILENT_WAIT_S, wait_with_progress
 from gt.client.stream.server_connection import ServerConnection
@@ -90,8 +91,9 @@ class Replies:
         self.waits += 1
         try:
             ready = lambda: pending.done or pending.likely_error is not None
-            if not self._connection.wait(ready, SILENT_WAIT_S):
-                wait_with_progress(self._connection, pending, ready)
+            long = LongWait(self._connection.questions)
+            if not self._connection.wait(ready, SILENT_WAIT_S, long):
+                wait_with_progress(self._connection, pending, ready, long)
             if not pending.done and not self._connection.wait(lambda: pending.done, FAILURE_DETAIL_TIMEOUT_S):
                 pending.fail(pending.likely_error or RemoteError("an instruction failed, and no worker reported why"))
         except BaseException:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.stream.link import Link
+from gt.client.stream.long_wait import LongWait, Questions
 from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.wire import interrupts
 from gt.wire.codec import encode
+from gt.wire.event_messages import ExplainWait
 from gt.wire.messages import Bye
 from gt.wire.structures import WorkerInfo
 
@@ -53,6 +55,8 @@ class ServerConnection:
         self.cancels_due = 0
         #: (begin, end) of the waits of this client, in nanoseconds, while it listens to its events
         self.waits: deque[tuple[int, int]] | None = None
+        #: what waits that take long have asked the server
+        self.questions = Questions(lambda: self.send([encode(ExplainWait())]))
 
     @property
     def is_shared(self) -> bool:
@@ -77,19 +81,25 @@ class ServerConnection:
         except ConnectionLost as error:
             raise self.end(error) from None
 
-    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Handle messages until ``ready()``; False after ``timeout`` seconds. Raises if the connection ends."""
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None, long_wait: LongWait | None = None) -> bool:
+        """Handle messages until ``ready()``; False after ``timeout`` seconds. Raises if the connection ends.
+
+        ``long_wait``: the wait that this call is a part of; without it, this call is a wait of its own.
+        """
         link = self.link
         if link is None:
             raise self.ended or ConnectionLost("there is no connection")
         begun = 0 if self.waits is None else time.perf_counter_ns()
+        long = long_wait or LongWait(self.questions)
         try:
-            arrived = link.wait(lambda: ready() or self.ended is not None, timeout)
+            arrived = link.wait(lambda: ready() or self.ended is not None or long.check(), timeout)
         except ConnectionLost as error:
             raise self.end(error) from None
         except KeyboardInterrupt:
             self.cancels_due = CANCELS_AFTER_INTERRUPT
             raise
+        finally:
+            self.questions.open.discard(long)
         if self.waits is not None and begun:
             self.waits.append((begun, time.perf_counter_ns()))
         self.check_open()
@@ -101,7 +111,8 @@ class ServerConnection:
 
     def wait_for_progress(self, ready: Callable[[], bool]) -> None:
         """Wait for something that a worker does. Raises NoWorkers if there is none."""
-        while not self.wait(ready, WORKER_CHECK_S):
+        long = LongWait(self.questions)
+        while not self.wait(ready, WORKER_CHECK_S, long):
             self.require_worker()
 
     def require_worker(self) -> None:

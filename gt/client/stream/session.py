@@ -32,7 +32,7 @@ from gt.say import warn
 from gt.types import TensorType
 from gt.wire import interrupts
 from gt.wire.codec import BadFrame, Decode, encode
-from gt.wire.event_messages import BatchTaken, DescribeSites, EventBatch, Listen, Listening, Sites
+from gt.wire.event_messages import BatchTaken, DescribeSites, EventBatch, Listen, Listening, Sites, WaitExplained
 from gt.wire.messages import (
     Answer,
     Ask,
@@ -83,8 +83,7 @@ class Session:
         self.peak_memory: dict[tuple[int, str], int] = {}  #: (worker, figure) -> the most since gt.cuda's last reset
         #: the recording of `gt.debug.explain_last_step`, if there is one
         self.step_recording: Any = None
-        #: the process of `gt.debug.dashboard`, if there is one
-        self.dashboard: DashboardProcess | None = None
+        self.dashboard: DashboardProcess | None = None  #: the process of `gt.debug.dashboard`, if there is one
         self._decode = Decode("client")
         self._handlers: dict[type, Callable[[Any, Any], None]] = {
             Welcome: self._welcome,
@@ -93,6 +92,7 @@ class Session:
             Roster: self._roster,
             Restarted: self._restarted,
             Notice: lambda m, frames: warn(m.text),
+            WaitExplained: lambda m, frames: connection.questions.explained(m.text),
             Credit: lambda m, frames: outbox.acknowledge(m.done),
             FailureReport: lambda m, frames: failures.report(m),
             Blocks: replies.blocks,

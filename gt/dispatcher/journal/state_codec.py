@@ -37,6 +37,7 @@ from gt.dispatcher import (
 from gt.dispatcher.plan import hierarchy, layouts, moves, planner, signals, topology
 from gt.dispatcher.recovery import kept_snapshots, program_log, recoveries, snapshots
 from gt.dispatcher.replay import replay_plans
+from gt.dispatcher.tenants import waits
 from gt.ops import OPS, Op, Signature, placement
 from gt.types import DTYPES, SCALARS, DType, Scalar, TensorType
 from gt.wire import event_messages, fragments, identities, messages, numbering, recovery_messages, structures
@@ -61,7 +62,7 @@ _PLAIN: dict[str, type] = {
     "Signature": Signature,
     **_classes(core, delivery, inspection, instruction_plans, ledger, listeners, relay, requests, scheduling, state),
     **_classes(moves, planner, signals, kept_snapshots, program_log, recoveries, snapshots, replay_plans, fragments),
-    **_classes(hierarchy, topology),
+    **_classes(hierarchy, topology, waits),
     "Lost": layouts.Lost,
     "Numbering": numbering.Numbering,
 }

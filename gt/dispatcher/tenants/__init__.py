@@ -1,4 +1,5 @@
-"""Users of a shared server: what they may do, and the audit log of it.
+"""Users of a shared server: what they may do, what they wait for, and the audit log.
 
-`access` belongs to the pure core; `audit_log` belongs to the shell. Tokens and quotas are in `gt.wire.identities`.
+`access` and `waits` belong to the pure core; `audit_log` belongs to the shell. Tokens and quotas are in
+`gt.wire.identities`.
 """

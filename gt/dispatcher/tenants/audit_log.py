@@ -1,4 +1,5 @@
 """The audit log of a server: who connected, from where, in which role; what was refused, and why; who disconnected.
+Who does not answer, and who is back on another connection.
 
 One line of JSON for each event. A log that cannot be written any more, on a full disk for example, is reported once,
 and the server goes on without it.
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.dispatcher.core import Dispatcher
-from gt.dispatcher.state import Peer
+from gt.dispatcher.state import Client, Peer, ViewerState, WorkerState
 from gt.say import warn
 from gt.wire.identities import PeerIdentity
 from gt.wire.messages import Hello, Refusal
@@ -33,16 +34,12 @@ class AuditLog:
     ) -> None:
         self._path, self._core, self._identity_of, self._address_of = path, core, identity_of, address_of
         self._file: Any = open(path, "ab", buffering=0)  # noqa: SIM115, open as long as the server runs
-        #: peer -> what its first line said about it
-        self._connected: dict[Peer, dict[str, Any]] = {}
+        #: peer -> what its lines say about it. A server that was started again has peers already
+        self._connected = {peer: self._about(peer) | self._role_of(peer) for peer in core.by_peer}
 
     def received(self, peer: Peer, message: Any) -> None:
         if type(message) is Hello and peer in self._core.by_peer:
-            about = self._connected[peer] = self._about(peer) | {
-                "role": message.role,
-                "name": self._core.name_of(peer),
-                "pid": message.pid,
-            }
+            about = self._connected[peer] = self._about(peer) | self._role_of(peer) | {"pid": message.pid}
             self._write("connected", about)
 
     def sent(self, peers: tuple[Peer, ...], message: Any, rest: object) -> None:
@@ -50,6 +47,12 @@ class AuditLog:
             for peer in peers:
                 about = self._connected.get(peer) or self._about(peer)
                 self._write("refused", about | {"reason": message.reason[:MAX_REASON_LENGTH]})
+
+    def noted(self, peer: Peer, event: str) -> None:
+        """What happened to the connection of a session that is kept."""
+        if (about := self._connected.get(peer)) is not None:
+            about["address"] = self._address_of(peer) or about["address"]
+            self._write("session", about | {"reason": event})
 
     def ended(self, peer: Peer) -> None:
         """The connection of a peer ended."""
@@ -64,6 +67,10 @@ class AuditLog:
         identity = self._identity_of(peer)
         user = None if identity is None else identity.user or identity.role
         return {"user": user, "address": self._address_of(peer)}
+
+    def _role_of(self, peer: Peer) -> dict[str, Any]:
+        roles = {Client: "client", WorkerState: "worker", ViewerState: "viewer"}
+        return {"role": roles[type(self._core.by_peer[peer])], "name": self._core.name_of(peer)}
 
     def _write(self, event: str, about: dict[str, Any]) -> None:
         if self._file is None:
