@@ -203,6 +203,35 @@ def test_in_the_background(sshd, tmp_path):
 
 @needs_sshd
 @pytest.mark.long
+def test_two_at_once_in_the_background(sshd, tmp_path):
+    """One of them starts the system, and both return when its workers have joined."""
+    port = free_port()
+    words = ["-m", "gt", "up", "localhost:1", "--detach", "--backend", "numpy", "--ports", f"{port}-{port + 5}"]
+    both = [sshd.start(*words) for _ in range(2)]
+    for up in both:
+        assert up.end() == 0
+        assert json.loads((tmp_path / "here" / "gt" / "up.json").read_text())["workers"] == 1
+    assert [p.name for p in (tmp_path / "here" / "gt").glob("up*.log")] == ["up.log"]
+    log = (tmp_path / "here" / "gt" / "up.log").read_text()
+    assert "1 of 1 worker joined" in log
+    assert sorted("1 of 1 worker joined" in up.output for up in both) == [False, True]
+    assert sshd.run("-m", "gt", "down").returncode == 0
+    sshd.wait_for_the_end()
+
+
+@needs_sshd
+@pytest.mark.parametrize("options", [[], ["--detach"]], ids=["foreground", "detach"])
+def test_an_end_before_the_workers_have_joined(sshd, options):
+    """Its exit code is not 0, so that a shell does not go on to the program."""
+    up = sshd.up("localhost:1", *options)
+    up.expect("waiting: starting")
+    assert sshd.run("-m", "gt", "down").returncode == 0
+    assert up.end() == 130
+    sshd.wait_for_the_end()
+
+
+@needs_sshd
+@pytest.mark.long
 def test_the_server_on_the_first_host(sshd, tmp_path):
     up = sshd.up("node1:1", "node2:1", "--server-on-first-host")
     assert "the server at 127.0.0.2:" in up.expect("2 of 2 workers joined")

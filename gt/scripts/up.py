@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from gt.errors import ClusterError
 from gt.launch.command_name import command_name, make_parser
 from gt.launch.hosts import parse_hosts
 from gt.launch.hosts_system import HostsSystem, UpPlan
 from gt.launch.own_module import module_command, module_environment
 from gt.launch.up_state import UpLock, log_file, read_state
-from gt.scripts.command import run
+from gt.scripts.command import INTERRUPTED, run
 from gt.wire.addresses import parse_ports
 
 #: The interval of checks whether the background process is up.
@@ -82,13 +83,12 @@ def _up(options: argparse.Namespace) -> int:
         print("gt down, or Ctrl-C here, ends it" if sys.stdout.isatty() else "gt down ends it", flush=True)
         system.run()
     except KeyboardInterrupt:
-        pass
+        return 0 if system.joining.complete else INTERRUPTED
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must leave nothing behind
         system.stop()
         lock.release()
-    return 0
 
 
 def _lock(lock: UpLock) -> bool:
@@ -114,10 +114,11 @@ def _interrupt(*_: object) -> NoReturn:
 def _detach(words: list[str]) -> int:
     """Run ``gt up`` in the background, and show what it prints until all workers have joined."""
     if _already_up():
-        return 0
+        return _wait_for_workers()
     path = log_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
+    draft = path.with_name(f"up-{os.getpid()}.log")  # another gt up may begin at the same time
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
         child = subprocess.Popen(
             module_command("gt", "up", *words, "--foreground"),
             stdin=subprocess.DEVNULL,
@@ -127,20 +128,32 @@ def _detach(words: list[str]) -> int:
             start_new_session=True,
         )
     try:
-        with open(path) as log:
+        with open(draft) as log:
             while True:
                 code, state = child.poll(), read_state()
                 sys.stdout.write(log.read())
                 sys.stdout.flush()
                 if code is not None:
-                    return code
+                    return code or _wait_for_workers()
                 if state is not None and state.pid == child.pid and state.address:
+                    os.replace(draft, path)
                     return 0
                 time.sleep(CHECK_S)
     except KeyboardInterrupt:
         child.terminate()
         child.wait()
         raise
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _wait_for_workers() -> int:
+    """Wait until the workers of the system that another process starts have joined. Raises ClusterError."""
+    while (state := read_state()) is not None:
+        if state.address:
+            return 0
+        time.sleep(CHECK_S)
+    raise ClusterError("the other gt up has ended")
 
 
 if __name__ == "__main__":
