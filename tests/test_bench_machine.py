@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from benchmarks import machine
-from benchmarks.core import achievable, audit, environment, results
+from benchmarks.core import achievable, audit, environment, results, timing
 from benchmarks.core.curves import curves
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, World
-from benchmarks.node import figures, host_link, products, suite, sustained
+from benchmarks.node import figures, host_link, products, suite
 from tests.support.launches import ONE_THREAD
 from tests.support.processes import Process
 
@@ -150,8 +150,8 @@ def test_a_record_with_the_cards_of_its_ranks_is_valid(monkeypatch, tmp_path):
 
 
 def test_the_rate_at_the_end_over_that_at_the_beginning():
-    assert sustained.end_over_beginning([1.0] * 10 + [1.25] * 10) == near(0.8)
-    assert sustained.end_over_beginning([1.0]) == 1.0
+    assert timing.end_over_beginning([1.0] * 10 + [1.25] * 10) == near(0.8)
+    assert timing.end_over_beginning([1.0]) == 1.0
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "tf32"])
