@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import types
 
 import pytest
@@ -15,7 +16,7 @@ from benchmarks.core.curves import curves
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, World
 from benchmarks.node import figures, host_link, products, suite
 from tests.support.launches import ONE_THREAD
-from tests.support.processes import Process
+from tests.support.processes import LONG, Process, alive, wait_until
 
 near = pytest.approx
 MEMBERS = [{"host": "here", "gpu": None, "pid": 1}]
@@ -92,6 +93,28 @@ def test_an_interrupted_run_reports_what_there_is(commands, monkeypatch, tmp_pat
     machine.REPORT.write_text("import sys; print(len(sys.argv))")
     assert machine.main(["--output-dir", str(tmp_path)]) == INTERRUPTED
     assert capsys.readouterr().out.count(".json") == 2
+
+
+ONE_STEP = """
+import pathlib, sys
+from benchmarks import machine
+work = "import os, time; print('step:', os.getpid(), flush=True); time.sleep(300)"
+machine.steps = lambda *words: [machine.Step("a step", ["-c", work])]
+machine.GRACE_S = 0.2
+sys.exit(machine.main(["--ranks", "1", "--output-dir", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_no_step_outlives_its_run(stack, tmp_path, how):
+    """Only the first process gets the signal, as from a batch system or an impatient user."""
+    process = Process("-c", ONE_STEP, str(tmp_path))
+    stack.callback(process.close)
+    step = int(process.expect("step: ").split()[-1])
+    process.kill(signal.Signals[how])
+    code = process.end(LONG)
+    assert code == (-signal.SIGKILL if how == "SIGKILL" else INTERRUPTED)
+    wait_until(lambda: not alive(step), what="the end of the step")
 
 
 @pytest.mark.usefixtures("commands")
