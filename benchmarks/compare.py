@@ -124,16 +124,19 @@ def warnings(records: Sequence[reading.Read]) -> list[str]:
 
 def against(records: Sequence[reading.Read], old: Sequence[reading.Read], options: argparse.Namespace) -> int:
     """The number of regressions."""
-    count = compared = 0
+    count = compared = judged = 0
     for group, baseline in comparing.paired(records, old):
         machines, before = comparing.runs(group, options.machine), comparing.runs(baseline, options.machine)
         rows = list(comparing.changes(machines, before, options.variation))
-        compared += len(rows)
+        compared += sum(row[-1] != comparing.MISSING for row in rows)
+        judged += sum(row[-1] not in (comparing.MISSING, comparing.UNJUDGED) for row in rows)
         count += sum(row[-1] == comparing.REGRESSION for row in rows)
         tables.show(f"\nAgainst the baseline: {works.title(group[0])}", comparing.CHANGES, rows)
     if not compared:
         raise BadInput("no figure is in both the records and the baseline: nothing was compared")
-    print(f"{count} regression{'s' if count != 1 else ''}")
+    if not judged:
+        raise BadInput("no figure is valid in both the records and the baseline: nothing was judged")
+    print(f"{count} regression{'s' if count != 1 else ''} in {judged} of {compared} figures; the others are not valid")
     return count
 
 

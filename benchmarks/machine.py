@@ -9,8 +9,10 @@ Exit codes: 0 complete, 1 a step failed, 2 bad input, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +36,13 @@ SMALL = {"cpu": ["tiny", "small"], "quick": ["tiny"]}
 #: Samples of a step on a GPU: so many that it computes most of the time. With less memory, half as many or fewer. Twice
 #: 8192 samples of two heads are near the most blocks that attention may have.
 GPU_BATCHES = {"tiny": 8192, "small": 2048, "gpt2": 24, "gpt2-medium": 16, "gpt2-xl": 8}
+
+
+LIBC = ctypes.CDLL(None)
+#: prctl's number of the signal that a process gets when its parent ends
+SET_DEATH_SIGNAL = 1
+#: how long an interrupted step may take to close its record, before it is terminated
+GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -102,13 +111,29 @@ def run(step: Step, ranks: int) -> int:
         else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *step.words]
     )
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen([sys.executable, *words], env={**os.environ, "PYTHONPATH": path})
+    process = subprocess.Popen(
+        [sys.executable, *words], env={**os.environ, "PYTHONPATH": path}, preexec_fn=end_with_parent
+    )
     try:
         return process.wait()
     except KeyboardInterrupt:
-        # the keyboard interrupts all processes of the terminal; this one closes its record first
-        process.wait()
+        end(process)
         raise
+
+
+def end_with_parent() -> None:
+    """In a child, before its program: the kernel terminates it when this process ends, also by kill -9. Linux only."""
+    if hasattr(LIBC, "prctl"):
+        LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a step has closed its record. The keyboard interrupts it too; another sender may not have."""
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
 
 
 def measure(options: argparse.Namespace, folder: pathlib.Path) -> list[str]:
@@ -147,11 +172,14 @@ def main(words: Sequence[str] | None = None) -> int:
     except results.Unwritable as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a batch system: as from the keyboard
     try:
         failed = measure(options, folder)
     except KeyboardInterrupt:
         report(folder)
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     report(folder)
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)

@@ -240,6 +240,7 @@ def test_other_versions_are_warned_of(key, value, folder, capsys):
 def test_another_commit_and_other_warm_up_are_warned_of(folder, capsys):
     other = record(warmup_steps=3)
     other["environment"]["git"] = {"commit": "b" * 40, "dirty": True}
+    other["verdict"] = verdict.ended("complete", None, other["environment"]["git"])
     save(folder, "bench_C_8gpu", other)
     out = compare(capsys, folder)
     assert "bbbbbbbbbb and changes (bench_C_8gpu)" in out

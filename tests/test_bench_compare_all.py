@@ -9,9 +9,9 @@ import pathlib
 import pytest
 
 from benchmarks import compare as program
-from benchmarks.core import audit, timing
+from benchmarks.core import audit, timing, verdict
 from benchmarks.reports import comparing, reading
-from benchmarks.reports.figures import HIGHER, LOWER, Figure
+from benchmarks.reports.figures import HIGHER, LOWER, Figure, figures
 from tests.test_bench_compare import record as transformer
 
 RESULTS = pathlib.Path(__file__).parent.parent / "benchmarks" / "results"
@@ -173,6 +173,88 @@ def test_an_edited_transformer_record_is_refused(tmp_path, capsys):
     data = transformer()
     data["results"]["summary"]["joules_per_sample"] = 0.1
     assert "joules_per_sample is 0.1" in compare(capsys, save(tmp_path, "a", data), code=2)
+
+
+MACHINE = RESULTS / "h200" / "machine"
+#: a kept record, and figures in it that were edited; "[-1]" is the last of a list
+EDITS = [
+    ("benchmark_2gpu", "communication allreduce rows [-1] busbw_gb_per_s"),
+    ("benchmark_2gpu", "communication allgather rows [0] single_us"),
+    ("benchmark_2gpu", "communication alltoall rows [0] latency_us"),
+    ("benchmark_2gpu", "communication broadcast fit beta_bytes_per_s"),
+    ("benchmark_2gpu", "communication p2p rows [-1] wrong_elements"),
+    ("machine/benchmark_1gpu_20261118T093113Z", "training ddp samples", "training ddp samples_per_s"),
+    ("machine/benchmark_1gpu_20261118T093113Z", "training ddp tokens_per_s", "training ddp tokens_per_s_per_rank"),
+    ("machine/benchmark_1gpu_20261118T093113Z", "training fsdp mfu numerator_flops_per_s", "training fsdp mfu mfu"),
+    ("machine/benchmark_1gpu_20261118T093113Z", "training doubling ratio"),
+    ("machine/benchmark_1gpu_20261118T093113Z", "training gpu [0] neighbours"),
+    ("machine/products", "products bf16 best tflop_per_s", "products bf16 mfu numerator_flops_per_s"),
+    ("machine/products", "products bf16 rows [0] value", "products bf16 rows [0] samples"),
+    ("machine/sustained", "sustained end_over_beginning"),
+]
+
+
+def multiplied(value):
+    return [multiplied(each) for each in value] if isinstance(value, list) else value * 1.5 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"), [(name, paths) for name, *paths in EDITS], ids=lambda v: v[0] if isinstance(v, list) else ""
+)
+def test_no_figure_of_a_kept_record_can_be_edited(name, paths):
+    record = json.loads(sorted((RESULTS / "h200").glob(f"{name}*.json"))[0].read_text())
+    assert audit.problems(record) == []
+    for path in paths:
+        *keys, last = [int(word[1:-1]) if word[0] == "[" else word for word in path.split()]
+        place = record["results"]
+        for key in keys:
+            place = place[key]
+        place[last] = multiplied(place[last])
+    assert audit.problems(record)
+
+
+def test_every_kept_record_follows_from_its_samples():
+    records, _ = reading.gather(
+        [path for path in (RESULTS, *RESULTS.rglob("*")) if path.is_dir() and any(path.glob("*.json"))]
+    )
+    assert {record.name: record.wrong for record in records if record.wrong} == {}
+
+
+def test_a_valid_verdict_over_what_is_not_valid_is_found(tmp_path):
+    record = json.loads(sorted((RESULTS / "h200").glob("benchmark_2gpu_*.json"))[0].read_text())
+    record["results"]["communication"]["verdict"] = record["verdict"] = {"valid": True, "reasons": [], "unchecked": []}
+    assert "verdict does not have what follows" in audit.problems(record)[0]
+
+
+def busy(record, share=0.45):
+    """The same training, on a machine whose processors other programs used."""
+    judged = verdict.judge({"cpu_others": share}, verdict.MACHINE["cpu"], "training")
+    part = {"ddp": dict(record), "processor": {"others": share, "steal": 0.0}, "verdict": judged}
+    return {"training": part}
+
+
+def test_figures_beside_a_busy_neighbour_are_not_valid():
+    """Each part is valid by itself; the reason is the machine, around all of them."""
+    fine = {"timing": timing.summary([1.0, 1.0, 1.0]), "verdict": {"valid": True, "reasons": [], "unchecked": []}}
+    assert [figure.valid for figure in figures(busy(fine))] == [False]
+    assert [figure.valid for figure in figures(busy(fine, 0.05))] == [True]
+    other = {"a": fine, "b": fine, "verdict": {"valid": False, "reasons": [{"code": "cv"}], "unchecked": []}}
+    assert [figure.valid for figure in figures({"training": other})] == [True, True]  # a third one varies too much
+
+
+def test_nothing_to_judge_is_no_pass(tmp_path, capsys):
+    data = scaled(RECOVERY, 2.0)
+    for part in data["results"].values():
+        part["verdict"] = {"valid": False, "reasons": [{"code": "cv", "message": "", "where": ""}], "unchecked": []}
+    data["verdict"] = {"valid": False, "reasons": [{"code": "cv", "message": "", "where": ""}], "unchecked": []}
+    new = save(tmp_path, "new", data)
+    assert "nothing was judged" in compare(capsys, new, "--baseline", RECOVERY, code=2)
+
+
+def test_a_figure_that_is_missing_now_is_named(tmp_path, capsys):
+    data = json.loads(RECOVERY.read_text())
+    del data["results"]["on"]
+    assert comparing.MISSING in compare(capsys, save(tmp_path, "new", data), "--baseline", RECOVERY)
 
 
 def test_a_record_without_figures_is_no_comparison(tmp_path, capsys):

@@ -464,6 +464,25 @@ def test_a_reason(code):
     assert verdict.judge({}, [code])["unchecked"] == [code]
 
 
+@pytest.mark.parametrize(
+    "code", [code for code, (fine, _, _) in REASONS.items() if isinstance(next(iter(fine.values())), float)]
+)
+def test_no_rule_accepts_what_is_no_number(code):
+    ((fact, _),) = REASONS[code][0].items()
+    assert [reason["code"] for reason in verdict.judge({fact: math.nan}, [code])["reasons"]] == [code]
+
+
+def test_the_largest_difference_hides_no_nan():
+    assert formulas.largest_difference([1.0, 2.0], [1.5, 2.0]) == 0.5
+    assert math.isnan(formulas.largest_difference([1.0, math.nan, 3.0], [1.5, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_every_measurement_is_judged_by_the_state_of_the_machine(kind):
+    assert {"throttled", "neighbour", "health"} <= set(verdict.MACHINE[kind])
+    assert {"cpu_load", "cpu_steal"} <= set(verdict.MACHINE["cpu"])
+
+
 def test_a_run_from_changed_files_is_not_valid():
     clean, dirty = ({"commit": "a" * 40, "dirty": dirty} for dirty in (False, True))
     assert verdict.ended("complete", None, clean)["valid"]

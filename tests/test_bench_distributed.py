@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import math
@@ -11,6 +12,7 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 import weakref
 from unittest import mock
 
@@ -469,6 +471,31 @@ def measured_on_gpus(parts):
     yield f"{fit['intercept_bytes'] / GIB:.2f} GiB and {fit['bytes_per_sample'] / GIB:.3f} GiB a sample"
     most, predicted = f"ran, in {last['peak_bytes'] / GIB:.1f} GiB", f"{largest['predicted']} samples, which"
     yield f"{predicted} {most}" if largest["verified"] else f"{predicted} did not fit; {last['batch']} {most}"
+
+
+def test_both_times_and_the_launch_are_what_they_are_called(monkeypatch):
+    """One at a time, back to back, and the host's time of a call: each has its own figures."""
+    times = [5e-6] * 3, [2e-6] * 3, 1e-6, 0
+    monkeypatch.setattr(comm, "rounds", lambda world, slots, plan: times)
+    plan, make = comm.Plan([1024], 0, 3, "fp32"), lambda *words: None
+    gpu = dataclasses.replace(world(1), device=torch.device("cuda"))
+    row = comm.measure(gpu, "allreduce", make, 1024, plan)
+    assert (row["single_us"], row["latency_us"], row["launch_us"]) == (near(5), near(2), near(1))
+    assert (row["single"]["timing"]["p50_s"], row["timing"]["p50_s"]) == (near(5e-6), near(2e-6))
+    assert comm.measure(world(1), "allreduce", make, 1024, plan)["launch_us"] is None
+
+
+def test_operations_of_a_queue_follow_each_other_without_waiting(monkeypatch):
+    """The device is idle before the first one only, and the launch is the host's time alone."""
+    log = []
+    monkeypatch.setattr(timing, "synchronize", lambda device: log.append("idle"))
+    monkeypatch.setattr(timing, "mark", lambda device: log.append("mark") or float(len(log)))
+    slot = lambda name: operations.Prepared(lambda: log.append(name), timing.nothing, [])
+    queue = [slot("b"), slot("c")]
+    seconds, launch = comm.back_to_back(world(1), slot("a"), lambda: (comm.run_all(queue), time.sleep(0.01)), 2)
+    assert log == ["idle", "a", "mark", "b", "c", "mark", "idle"]
+    assert seconds == 1.5  # of the marks: three events later, two operations
+    assert 0.005 <= launch < 1
 
 
 def test_a_graph_keeps_its_buffers(monkeypatch):

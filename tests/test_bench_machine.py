@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import types
 
 import pytest
 import torch
 
 from benchmarks import machine
-from benchmarks.core import achievable, audit, environment, results
+from benchmarks.core import achievable, audit, environment, results, timing
 from benchmarks.core.curves import curves
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, World
-from benchmarks.node import figures, host_link, products, suite, sustained
+from benchmarks.node import figures, host_link, products, suite
 from tests.support.launches import ONE_THREAD
-from tests.support.processes import Process
+from tests.support.processes import LONG, Process, alive, wait_until
 
 near = pytest.approx
 MEMBERS = [{"host": "here", "gpu": None, "pid": 1}]
@@ -94,6 +95,28 @@ def test_an_interrupted_run_reports_what_there_is(commands, monkeypatch, tmp_pat
     assert capsys.readouterr().out.count(".json") == 2
 
 
+ONE_STEP = """
+import pathlib, sys
+from benchmarks import machine
+work = "import os, time; print('step:', os.getpid(), flush=True); time.sleep(300)"
+machine.steps = lambda *words: [machine.Step("a step", ["-c", work])]
+machine.GRACE_S = 0.2
+sys.exit(machine.main(["--ranks", "1", "--output-dir", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_no_step_outlives_its_run(stack, tmp_path, how):
+    """Only the first process gets the signal, as from a batch system or an impatient user."""
+    process = Process("-c", ONE_STEP, str(tmp_path))
+    stack.callback(process.close)
+    step = int(process.expect("step: ").split()[-1])
+    process.kill(signal.Signals[how])
+    code = process.end(LONG)
+    assert code == (-signal.SIGKILL if how == "SIGKILL" else INTERRUPTED)
+    wait_until(lambda: not alive(step), what="the end of the step")
+
+
 @pytest.mark.usefixtures("commands")
 def test_the_report_gets_the_records(tmp_path, capfd):
     machine.REPORT.write_text("import sys; print('report of', len(sys.argv) - 3, sys.argv[-2])")
@@ -150,8 +173,8 @@ def test_a_record_with_the_cards_of_its_ranks_is_valid(monkeypatch, tmp_path):
 
 
 def test_the_rate_at_the_end_over_that_at_the_beginning():
-    assert sustained.end_over_beginning([1.0] * 10 + [1.25] * 10) == near(0.8)
-    assert sustained.end_over_beginning([1.0]) == 1.0
+    assert timing.end_over_beginning([1.0] * 10 + [1.25] * 10) == near(0.8)
+    assert timing.end_over_beginning([1.0]) == 1.0
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "tf32"])

@@ -290,21 +290,29 @@ def test_hardware_that_is_not_known_is_unchecked():
 
 
 def test_the_load_of_others_and_stolen_time(tmp_path):
-    def machine(user, steal, own):
+    def machine(user, steal, own, on=()):
         """/proc with one process of ours, its child, and another program's; in ticks."""
-        (tmp_path / "stat").write_text(f"cpu {user} 0 0 0 0 0 0 {steal} 0 0\ncpu0 1 2\n")
+        (tmp_path / "stat").write_text(
+            f"cpu {user} 0 0 0 0 0 0 {steal} 0 0\ncpu0 1 0 0 0 0 0 0 0\ncpu1 {user} 0 0 0 0 0 0 {steal} 0 0\n"
+        )
         for pid, parent, ticks in ((70, 1, own), (71, 70, own), (72, 1, 10_000)):
             (tmp_path / str(pid)).mkdir(exist_ok=True)
             (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) S {parent} {'0 ' * 9}{ticks} 0 0 0 0")
-        return processor.read([70], tmp_path)
+        return processor.read([70], on, tmp_path)
 
     tick = 1 / processor.TICK
     first, second = machine(1000, 0, 100), machine(2000, 60, 400)
     assert second.own - first.own == near(600 * tick)
     spent = replace(second, at=first.at + 1000 * tick)
-    assert processor.shares(first, spent, 2) == {"others": near(0.2), "steal": near(0.03)}
+    assert processor.shares(first, spent, 2) == {"others": near(0.2), "steal": near(0.03), "seconds": near(1000 * tick)}
+    # bound to one of two cores, twice the share is lost
+    first, second = machine(1000, 0, 100, {1}), machine(2000, 60, 400, {1})
+    spent = replace(second, at=first.at + 1000 * tick)
+    assert processor.shares(first, spent, 1)["others"] == near(0.4)
+    assert machine(2000, 60, 400, {0}).busy == near(tick)
+    assert processor.cores([os.getpid()]) == os.sched_getaffinity(os.getpid())
     assert processor.shares(None, second, 2) is None
-    assert processor.read([1], tmp_path / "nowhere") is None
+    assert processor.read([1], (), tmp_path / "nowhere") is None
     assert processor.read([os.getpid()]).own > 0
 
 

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.core import results, tables, timing, verdict
+from benchmarks.core import derived, results, tables, verdict
 
 #: relative difference of two figures that are the same: sums in another order
 SAME = 1e-6
@@ -20,44 +19,54 @@ SAME = 1e-6
 def differs(written: Any, follows: Any) -> bool:
     if isinstance(written, int | float) and isinstance(follows, int | float):
         return not math.isclose(written, follows, rel_tol=SAME, abs_tol=1e-12)
+    if isinstance(written, dict) and isinstance(follows, dict):
+        return written.keys() != follows.keys() or any(differs(written[key], follows[key]) for key in follows)
+    if isinstance(written, list | tuple) and isinstance(follows, list | tuple):
+        return len(written) != len(follows) or any(map(differs, written, follows))
     return bool(written != follows)
 
 
 def differences(written: Mapping[str, Any], follows: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Each figure that is not what follows from the samples."""
-    for key, value in follows.items():
-        if differs(written[key], value):
-            yield f"{where}.{key} is {written[key]}, and {value} follows from its samples"
+    """Each figure that is not what follows from the samples, down to the one that differs."""
+    for key in (key for key in follows if key in written):
+        one, other, place = written[key], follows[key], f"{where}.{key}"
+        if isinstance(one, dict) and isinstance(other, dict) and one.keys() >= other.keys():
+            yield from differences(one, other, place)
+        elif isinstance(one, list) and isinstance(other, list | tuple) and len(one) == len(other):
+            yield from differences(dict(enumerate_text(one)), dict(enumerate_text(other)), place)
+        elif differs(one, other):
+            yield f"{place} is {one}, and {other} follows from its samples"
 
 
-def timings(value: Any, where: str) -> Iterator[str]:
-    """Every timing at any depth."""
-    if isinstance(value, dict):
-        if isinstance(written := value.get("timing"), dict) and "samples_s" in written:
-            yield from differences(written, timing.figures(written["samples_s"]), f"{where}.timing")
-        for key, inner in value.items():
-            yield from timings(inner, f"{where}.{key}")
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from timings(inner, f"{where}[{number}]")
+def enumerate_text(values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    return ((str(number), value) for number, value in enumerate(values))
 
 
-def medians(value: Any, where: str) -> Iterator[str]:
-    """Every figure that is the median of samples beside it, at any depth, and every rate of samples."""
-    if isinstance(value, dict):
-        for key, name in (("samples", "value"), ("ratios", "median"), ("seconds", "median"), ("samples", "median")):
-            samples = value.get(key)
-            if isinstance(samples, list) and samples and name in value:
-                yield from differences(value, {name: statistics.median(samples)}, where)
-        if isinstance(value.get("samples"), int) and value.get("wall_s") and "samples_per_s" in value:
-            yield from differences(value, {"samples_per_s": value["samples"] / value["wall_s"]}, where)
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from medians(inner, f"{where}.{key}")
+def figures(record: Mapping[str, Any]) -> Iterator[str]:
+    """What does not follow within each part."""
+    for part, where in derived.parts(record["results"], "results"):
+        place = derived.Place(where, record)
+        for follows in derived.ROWS:
+            yield from differences(part, follows(part, place), where)
+        yield from contradicted(part, place)
+
+
+def contradicted(part: derived.Part, place: derived.Place) -> Iterator[str]:
+    """Reasons that a verdict does not have, although a part or a fact beside it does."""
+    judged = part.get("verdict")
+    if not isinstance(judged, dict):
+        return
+    inner = [each for key, value in part.items() if key != "verdict" for each in results.verdicts(value)]
+    reasons = [*verdict.together(inner)["reasons"], *verdict.judge(*derived.facts(part, place))["reasons"]]
+    known = {reason["code"] for reason in judged["reasons"]}
+    for reason in (reason for reason in reasons if judged["valid"] or reason["code"] not in known):
+        yield f"{place.where}.verdict does not have what follows: {reason['message']}"
+        return
 
 
 def verdicts(record: Mapping[str, Any]) -> Iterator[str]:
     """The verdict of the record is that of its parts and of its end."""
-    ended = verdict.ended(record["status"], record["error"])
+    ended = verdict.ended(record["status"], record["error"], record["environment"]["git"])
     parts = verdict.together([ended, *results.verdicts(record["results"])])
     if parts["valid"] is False and record["verdict"]["valid"]:
         yield f"verdict.valid is true, and a part is not valid: {parts['reasons'][0]['message']}"
@@ -74,8 +83,7 @@ def memory(record: Mapping[str, Any]) -> Iterator[str]:
 
 def problems(record: Mapping[str, Any]) -> list[str]:
     """What does not follow, in a record of any suite."""
-    inside = record["results"]
-    return [*timings(inside, "results"), *medians(inside, "results"), *verdicts(record), *memory(record)]
+    return [*figures(record), *verdicts(record), *memory(record)]
 
 
 def main(paths: Sequence[str]) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 GB, GIB = 1e9, 2**30
 
@@ -229,6 +230,27 @@ def scaling_label(efficiency: float) -> str:
 def karp_flatt(speedup: float, ranks: int) -> float | None:
     """The serial fraction that would explain the speedup on n ranks."""
     return None if ranks == 1 else (1 / speedup - 1 / ranks) / (1 - 1 / ranks)
+
+
+def scaling_point(mode: str, row: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a point relative to those on one rank."""
+    size = row["ranks"]
+    if mode == "weak":
+        efficiency = weak_efficiency(row["samples_per_s"], size, base["samples_per_s"])
+    else:
+        efficiency = strong_efficiency(base["wall_s"], row["wall_s"], size)
+    return {
+        "efficiency": efficiency,
+        "speedup": efficiency * size,
+        "label": scaling_label(efficiency) if size > 1 else "baseline",
+        "karp_flatt": karp_flatt(efficiency * size, size),
+    }
+
+
+def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """NaN if one of the differences is, which the maximum of Python hides."""
+    differences = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

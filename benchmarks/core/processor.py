@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 PROC = pathlib.Path("/proc")
@@ -23,11 +23,22 @@ class Reading:
     own: float
 
 
-def read(pids: Iterable[int], proc: pathlib.Path = PROC) -> Reading | None:
-    """None where the system does not tell."""
+def cores(pids: Iterable[int]) -> set[int]:
+    """The cores that these processes may run on: a neighbour on others takes nothing from them."""
+    allowed: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError, AttributeError):  # the process has ended, or this is not Linux
+            allowed |= os.sched_getaffinity(pid)
+    return allowed
+
+
+def read(pids: Iterable[int], on: Collection[int] = (), proc: pathlib.Path = PROC) -> Reading | None:
+    """Of these cores, or of all of them. None where the system does not tell."""
+    names = {f"cpu{core}" for core in on} or {"cpu"}
     try:
-        fields = (proc / "stat").read_text().splitlines()[0].split()[1:]
-        user, nice, system, _, _, irq, softirq, steal = (int(field) / TICK for field in fields[:8])
+        lines = [line.split() for line in (proc / "stat").read_text().splitlines()]
+        times = [[int(field) / TICK for field in line[1:9]] for line in lines if line[0] in names]
+        user, nice, system, _, _, irq, softirq, steal = map(sum, zip(*times, strict=True))
     except (OSError, ValueError, IndexError):
         return None
     return Reading(time.monotonic(), user + nice + system + irq + softirq, steal, _own(set(pids), proc))
@@ -52,10 +63,11 @@ def _descends(pid: int, ancestors: set[int], parents: dict[int, int]) -> bool:
     return pid in ancestors
 
 
-def shares(before: Reading | None, after: Reading | None, cores: int) -> dict[str, float] | None:
-    """Of all processor time between two readings: what other programs used, and what a hypervisor took."""
+def shares(before: Reading | None, after: Reading | None, count: int) -> dict[str, float] | None:
+    """Of the time of ``count`` cores between two readings: what other programs used, and what a hypervisor took."""
     if before is None or after is None or after.at <= before.at:
         return None
-    whole = (after.at - before.at) * cores
+    seconds = after.at - before.at
+    whole = seconds * count
     others = (after.busy - before.busy) - (after.own - before.own)
-    return {"others": max(0.0, others) / whole, "steal": (after.steal - before.steal) / whole}
+    return {"others": max(0.0, others) / whole, "steal": (after.steal - before.steal) / whole, "seconds": seconds}

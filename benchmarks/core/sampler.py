@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.core import health, processor
@@ -116,16 +116,19 @@ class Watch:
         self.cards: list[dict[str, Any]] | None = None
         #: those of all cards over time
         self.curves: list[dict[str, Any]] = []
-        #: the largest shares of a node's processor time that other programs used, and that a hypervisor took
+        #: the largest shares of a node's processor time that other programs used and a hypervisor took, and the seconds
         self.processor: dict[str, float] | None = None
 
     def __enter__(self) -> Watch:
         self._sampler.__enter__()
-        self._before = processor.read(self._pids)
+        self._cores = processor.cores(self._pids)
+        self._before = processor.read(self._pids, self._cores)
         return self
 
     def __exit__(self, kind: Any, *rest: object) -> None:
-        shares = processor.shares(self._before, processor.read(self._pids), os.cpu_count() or 1)
+        shares = processor.shares(
+            self._before, processor.read(self._pids, self._cores), len(self._cores) or os.cpu_count() or 1
+        )
         self._sampler.__exit__()
         if kind is None:  # a rank that failed collects nothing
             everyone = self.world.gather((self._sampler.cards, shares, self._sampler.curves))
@@ -136,26 +139,28 @@ class Watch:
 
     def facts(self) -> dict[str, Any]:
         """The facts for the verdict."""
-        cards = self.cards or []
-        reasons = [card["throttle_reasons"] for card in cards if card["throttle_reasons"] is not None]
-        others = [card["neighbours"] for card in cards if card["neighbours"] is not None]
-        healthy = [card for card in cards if card.get("health")]
-        problems = [f"{card['uuid']}: {line}" for card in healthy for line in health.problems(card["health"])]
-        on_cpu = self.processor if self.world.device.type == "cpu" else None
-        return {
-            "health": problems if healthy else None,
-            "cpu_others": on_cpu and on_cpu["others"],
-            "cpu_steal": on_cpu and on_cpu["steal"],
-            "throttle_reasons": sorted({name for card_reasons in reasons for name in card_reasons})
-            if reasons
-            else None,
-            "neighbours": max(others, default=None),
-        }
+        return facts(self.cards, self.processor if self.world.device.type == "cpu" else None)
 
     def joules(self) -> float | None:
         """The energy of all cards, from their counters."""
         used = [card["energy_j"] for card in self.cards or []]
         return sum(used) if used and None not in used else None
+
+
+def facts(cards: Sequence[Mapping[str, Any]] | None, load: Mapping[str, float] | None) -> dict[str, Any]:
+    """What the verdict reads from the summaries of cards, and from the load of the processors that measured."""
+    known = cards or []
+    reasons = [card["throttle_reasons"] for card in known if card["throttle_reasons"] is not None]
+    others = [card["neighbours"] for card in known if card["neighbours"] is not None]
+    healthy = [card for card in known if card.get("health")]
+    problems = [f"{card['uuid']}: {line}" for card in healthy for line in health.problems(card["health"])]
+    return {
+        "health": problems if healthy else None,
+        "cpu_others": load and load["others"],
+        "cpu_steal": load and load["steal"],
+        "throttle_reasons": sorted({name for own in reasons for name in own}) if reasons else None,
+        "neighbours": max(others, default=None),
+    }
 
 
 def read(lines: Sequence[str], pids: Sequence[int]) -> tuple[list[dict[str, Any]] | None, str | None]:

@@ -19,6 +19,8 @@ import torch
 Act = Callable[[], Any]
 #: with fewer samples, p99 would only be their maximum
 P99_FROM = 100
+#: the share of a run at its ends that is compared
+END = 0.1
 
 
 def nothing() -> None:
@@ -100,6 +102,12 @@ def variation(samples: Sequence[float]) -> float | None:
         return None
     mean = statistics.fmean(samples)
     return statistics.stdev(samples) / mean if mean else None
+
+
+def end_over_beginning(seconds: Sequence[float]) -> float:
+    """The rate at the end over that at the beginning: below 1 where a device became slower."""
+    count = max(1, round(END * len(seconds)))
+    return statistics.median(seconds[:count]) / statistics.median(seconds[-count:])
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:

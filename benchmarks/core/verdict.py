@@ -83,9 +83,20 @@ def judge(facts: Mapping[str, Any], rules: Iterable[str] = CODES, where: str = "
         value = facts.get(rule.fact)
         if value is None:
             unchecked.append(rule.code)
-        elif rule.broken(value):
+        elif is_nan(value) or rule.broken(value):
             reasons.append({"code": rule.code, "message": rule.message.format(_format(value)), "where": where})
     return {"valid": not reasons, "reasons": reasons, "unchecked": unchecked}
+
+
+def is_nan(value: Any) -> bool:
+    """No comparison holds for it, so a rule would not see it."""
+    return isinstance(value, float) and math.isnan(value)
+
+
+def of_machine(judged: Mapping[str, Any] | None) -> bool:
+    """Whether a verdict has a reason that is about the machine, and so about everything that was measured meanwhile."""
+    codes = {code for rules in MACHINE.values() for code in rules}
+    return any(reason["code"] in codes for reason in (judged or {}).get("reasons", ()))
 
 
 def _format(value: Any) -> Any:

@@ -191,18 +191,21 @@ def pairs(ranks: int) -> list[tuple[int, int]]:
 
 def pair_matrix(world: World, plan: Plan, bar: Progress) -> dict[str, Any]:
     """One-way bandwidth from each rank to each, one pair at a time, in GB/s; and the slow ones."""
-    size = min(PAIR_BYTES, max(plan.sizes))
+    size = actual = min(PAIR_BYTES, max(plan.sizes))
     matrix: list[list[float | None]] = [[None] * world.size for _ in range(world.size)]
+    samples: list[list[list[float] | None]] = [[None] * world.size for _ in range(world.size)]
     wrong = 0
     for a, b in pairs(world.size):
         row = measure(world, "p2p", transfer((a, b)), size, plan)
-        matrix[a][b], wrong = row["algbw_gb_per_s"], wrong + row["wrong_elements"]
+        matrix[a][b], samples[a][b] = row["algbw_gb_per_s"], row["timing"]["samples_s"]
+        actual, wrong = row["size_bytes"], wrong + row["wrong_elements"]
         bar.step(f"{a} to {b}")
     slow = outliers.slow_pairs(matrix, world.members)
     facts = {"wrong_elements": wrong, "slow": outliers.pair_words(slow)}
     return {
-        "size_bytes": size,
+        "size_bytes": actual,
         "gb_per_s": matrix,
+        "samples_s": samples,
         "slow": slow,
         "wrong_elements": wrong,
         "verdict": verdict.judge(facts, ["wrong_elements", "slow"], "pairs"),

@@ -55,25 +55,14 @@ def point(world: World, plan: Plan, group: Any, size: int, batch: int) -> dict[s
 
 def judged(world: World, mode: str, row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
     """A point with its efficiency relative to one rank."""
-    size = row["ranks"]
-    efficiency = {
-        "weak": lambda: formulas.weak_efficiency(row["samples_per_s"], size, base["samples_per_s"]),
-        "strong": lambda: formulas.strong_efficiency(base["wall_s"], row["wall_s"], size),
-    }[mode]()
+    size, figures = row["ranks"], formulas.scaling_point(mode, row, base)
     facts = {
         "cv": row["timing"]["cv"],
-        "efficiency": efficiency,
+        "efficiency": figures["efficiency"],
         "loss": row["loss"],
         "ranks_per_gpu": world.ranks_per_gpu(),
     }
-    return {
-        **row,
-        "efficiency": efficiency,
-        "speedup": efficiency * size,
-        "label": formulas.scaling_label(efficiency) if size > 1 else "baseline",
-        "karp_flatt": formulas.karp_flatt(efficiency * size, size),
-        "verdict": verdict.judge(facts, RULES, f"{mode} scaling on {size} rank(s)"),
-    }
+    return row | figures | {"verdict": verdict.judge(facts, RULES, f"{mode} scaling on {size} rank(s)")}
 
 
 def run(world: World, plan: Plan, put: Callable[..., None]) -> None:

@@ -99,7 +99,8 @@ def gradient_allreduce(world: World, plan: Plan, fit: dict[str, Any] | None) -> 
     sizes = buckets(total)
     if world.size == 1:
         return {"bytes": total, "buckets": len(sizes), "skipped": "one rank exchanges nothing"}
-    known_fit = fit or short_sweep(world, plan, sizes)
+    sweep = None if fit else short_sweep(world, plan, sizes)
+    known_fit = fit if sweep is None else sweep["fit"]
     buffer = torch.rand(min(total, BUCKET) // 4 + 1, device=world.device) - 0.5
 
     def act() -> None:
@@ -118,6 +119,7 @@ def gradient_allreduce(world: World, plan: Plan, fit: dict[str, Any] | None) -> 
         "measured_s": time["p50_s"],
         "measured_over_predicted": time["p50_s"] / predicted if predicted else None,
         "fit": known_fit,
+        "sweep": sweep,
         "timing": time,
     }
 
@@ -129,13 +131,13 @@ def predict(fit: dict[str, Any] | None, sizes: Sequence[int]) -> float | None:
     return None if None in times else sum(time for time in times if time is not None)
 
 
-def short_sweep(world: World, plan: Plan, sizes: Sequence[int]) -> dict[str, Any] | None:
-    """The fit of a few sizes, from the smallest bucket to the largest."""
+def short_sweep(world: World, plan: Plan, sizes: Sequence[int]) -> dict[str, Any]:
+    """A few sizes, from the smallest bucket to the largest, and their fit."""
     low, high = min(min(sizes), max(sizes) // 1024), max(sizes)
     swept = [round(low * (high / low) ** (k / (SWEEP - 1))) for k in range(SWEEP)]
     sweep = comm.Plan(swept, warmup=3, iters=max(5, plan.iters // 2), dtype="fp32")
     rows = [comm.measure(world, "allreduce", operations.allreduce, size, sweep) for size in swept]
-    return comm.fitted(rows)
+    return {"rows": rows, "fit": comm.fitted(rows)}
 
 
 # -- launch-bound --------------------------------------------------------------------------

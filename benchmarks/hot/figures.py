@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.core import timing, verdict
+from benchmarks.core import formulas, timing, verdict
 from benchmarks.hot.rounds import Taken
 from benchmarks.hot.rows import BASE, BEST, GOALS, Goal
 
@@ -40,7 +40,7 @@ def loss_difference(row: Taken, base: Taken) -> float | None:
         return None
     ours, theirs = row.check["values"], base.check["values"]
     scale = base.check["tolerance"] * max(1.0, abs(theirs[0]))
-    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / scale
+    return formulas.largest_difference(ours, theirs) / scale
 
 
 def _quotient(ours: float | None, theirs: float | None) -> float | None:

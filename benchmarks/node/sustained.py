@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from benchmarks.core import achievable, timing
 from benchmarks.core.ranks import World
@@ -14,8 +13,6 @@ SIDE, DTYPE = {"cuda": 8192, "cpu": 1024}, {"cuda": "bf16", "cpu": "fp32"}
 #: seconds of a run, and between two points of its curve
 SECONDS, POINT = 60.0, 1.0
 QUICK_SIDE, QUICK_SECONDS, QUICK_POINT = 128, 0.5, 0.05
-#: the share of a run at its ends that is compared
-END = 0.1
 
 
 def run(world: World, put: Callable[..., None], quick: bool) -> None:
@@ -29,7 +26,7 @@ def run(world: World, put: Callable[..., None], quick: bool) -> None:
     put("product", figure(world, name, work, "TFLOP/s", [seconds for _, seconds in points[:count]]))
     put("curves", [{"rank": rank, "seconds": [at for at, _ in own], "tflop_per_s": [work / s for _, s in own]}
                    for rank, own in enumerate(world.gather(points))])  # fmt: skip
-    put("end_over_beginning", min(world.gather(end_over_beginning([seconds for _, seconds in points]))))
+    put("end_over_beginning", min(world.gather(timing.end_over_beginning([seconds for _, seconds in points]))))
 
 
 def rates(world: World, dtype: str, side: int, length: float, point: float) -> list[tuple[float, float]]:
@@ -49,9 +46,3 @@ def rates(world: World, dtype: str, side: int, length: float, point: float) -> l
         points.append((now - begun, (now - last) / repeats))
         last = now
     return points
-
-
-def end_over_beginning(seconds: Sequence[float]) -> float:
-    """The rate at the end over that at the beginning: below 1 where a device became slower."""
-    count = max(1, round(END * len(seconds)))
-    return statistics.median(seconds[:count]) / statistics.median(seconds[-count:])

@@ -11,6 +11,7 @@ from typing import Any
 
 import gt
 from benchmarks.autoshard.system import System
+from benchmarks.core.formulas import largest_difference
 from benchmarks.core.rows import Row
 from benchmarks.pipelines import moves
 from benchmarks.pipelines.sizes import Sizes
@@ -63,7 +64,7 @@ def scaling(sizes: Sizes, folder: pathlib.Path) -> Iterator[Row]:
         times = [{n: side.seconds() for n, side in sides.items()} for _ in range(sizes.rounds)]
         independent = [(sides[1].seconds(), _both_seconds(sides[1], other)) for _ in range(sizes.rounds)]
         gt.load_config(None)
-    difference = max(abs(a - b) for a, b in zip(losses[1], losses[2], strict=True))
+    difference = largest_difference(losses[1], losses[2])
     ratios = [t[1] / t[2] for t in times]
     details = {"seconds_1": times[-1][1], "seconds_2": times[-1][2], "losses_differ": difference}
     limits = [2 * alone / both for alone, both in independent]
@@ -120,7 +121,7 @@ def _on_one_gpu(sizes: Sizes, way: str, trace: pathlib.Path) -> Iterator[Row]:
         for schedule in ("1f1b", "zb_h1"):
             model = Mlp(sizes.width, sizes.rows, 4, workers, schedule)
             losses = [loss.item() for loss in _losses(model)]
-            differ = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
+            differ = largest_difference(losses, expected)
             times = [model.seconds() for _ in range(sizes.rounds)]
             name = f"{schedule}, 4 parts on {len(set(workers))} workers of one GPU, {way}"
             yield Row(f"{name}: losses", [differ], "largest difference from 1 worker", "<=", 1e-4)

@@ -195,6 +195,7 @@ def history_rows(groups: Sequence[Runs]) -> Iterator[list[Any]]:
 
 CHANGES = ("figure", "machine", "baseline", "now", "ratio", "")
 REGRESSION, BETTER, SAME, UNJUDGED = "REGRESSION", "better", "within the interval", "not valid, not judged"
+MISSING = "not measured now"
 
 
 def changes(groups: Sequence[Runs], baselines: Sequence[Runs], variation: float) -> Iterator[list[Any]]:
@@ -209,6 +210,9 @@ def changes(groups: Sequence[Runs], baselines: Sequence[Runs], variation: float)
                 quotient = f"{value.value / old.value:.3f}" if old.value else None
                 judged = change(value, old, variation)
                 yield [name, group.label, text(old.value, unit), text(value.value, unit), quotient, judged]
+            for name, old in baseline.values.items():
+                if name not in group.values and old.figure.main and old.figure.better:
+                    yield [name, group.label, text(old.value, old.figure.unit), None, None, MISSING]
 
 
 def _alike(group: Runs, baselines: Sequence[Runs]) -> list[Runs]:

@@ -40,6 +40,8 @@ def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield "measured epochs", sum(epoch["wall_s"] for epoch in part.values())
         elif name == "warmup" and "wall_s" in part:
             yield "warm-up", part["wall_s"]
+        elif "seconds" in (part.get("processor") or {}):
+            yield name, part["processor"]["seconds"]
         elif isinstance(cards, list) and cards and "seconds" in cards[0]:
             yield name, max(card["seconds"] for card in cards)
         elif (samples := sum(_sampled(part))) > 0:

@@ -9,7 +9,9 @@ from typing import Any
 from benchmarks.autoshard.report import BAND_OF_SMALL, BANDS, SMALL_FLOPS
 from benchmarks.core import peaks, timing
 from benchmarks.core.formulas import GIB
+from benchmarks.core.verdict import of_machine
 from benchmarks.distributed.expected import compared
+from benchmarks.reports.figures import validity
 from benchmarks.reports.reading import Read
 
 #: names of dtypes in the suites of matrix products -> in the table of peaks
@@ -46,20 +48,20 @@ def expectations(record: Read) -> list[Expectation]:
     from_suites: list[Expectation] = []
     for read in (_bandwidths, _products, _predictions, _shares):
         from_suites += read(record)
-    return [*_walk(record, record.results, (), True), *from_suites]
+    return [*_walk(record, record.results, (), (True, True)), *from_suites]
 
 
-def _walk(record: Read, value: Any, where: tuple[str, ...], valid: bool) -> Iterator[Expectation]:
-    """Those that may be at any depth: MFU, and the goal or formula of a row."""
+def _walk(record: Read, value: Any, where: tuple[str, ...], around: tuple[bool, bool]) -> Iterator[Expectation]:
+    """Those that may be at any depth: MFU, and the goal or formula of a row. ``around`` is that of `validity`."""
     if isinstance(value, dict):
-        valid = valid if value.get("verdict") is None else bool(value["verdict"]["valid"])
+        around = valid, _ = validity(value.get("verdict"), *around)
         for read in (_mfu, _row, _ratio):
             yield from read(record, value, where, valid)
         for key, inner in value.items():
-            yield from _walk(record, inner, (*where, key), valid)
+            yield from _walk(record, inner, (*where, key), around)
     elif isinstance(value, list):
         for inner in value:
-            yield from _walk(record, inner, where, valid)
+            yield from _walk(record, inner, where, around)
 
 
 def _mfu(record: Read, part: Mapping[str, Any], where: tuple[str, ...], valid: bool) -> Iterator[Expectation]:
@@ -107,7 +109,7 @@ def _bandwidths(record: Read) -> Iterator[Expectation]:
     """Older records have no list of their own; the table is the same."""
     part = record.results.get("communication", {})
     config, world = record.config, int(record.data["world_size"])
-    valid = part.get("verdict", {}).get("valid", True)
+    valid = _valid(part)
     for row in part.get("expected") or compared(part, record.device, world, config.get("nodes", 1)):
         expected, measured = row["expected_gb_per_s"], row["measured_gb_per_s"]
         what = f"communication / {row['operation']}: bus bandwidth"
@@ -125,25 +127,37 @@ def _products(record: Read) -> Iterator[Expectation]:
                 assert known is not None
                 seconds = timing.percentile(run["compute"]["timing"]["samples_s"], 50)
                 measured, what = run["flops"] / seconds / int(n) / 1e12, f"{group} / {case} on {n}: computing"
-                yield Expectation(record.name, what, CEILING, known[0] / 1e12, measured, "TFLOP/s a GPU", known[1])
+                source = known[1]
+                yield Expectation(
+                    record.name, what, CEILING, known[0] / 1e12, measured, "TFLOP/s a GPU", source, _valid(run)
+                )
             if {"1", "8"} <= set(runs):
                 gained = runs["1"]["together"]["timing"]["p50_s"] / runs["8"]["together"]["timing"]["p50_s"]
                 (low, _), why = BAND_OF_SMALL if runs["1"]["flops"] < SMALL_FLOPS else BANDS[group]
                 what = f"{group} / {case}: speedup on 8"
-                yield Expectation(record.name, what, LEAST, low, gained, "x", f"documented: {why}")
+                both = _valid(runs["1"]) and _valid(runs["8"])
+                yield Expectation(record.name, what, LEAST, low, gained, "x", f"documented: {why}", both)
+
+
+def _valid(part: Mapping[str, Any]) -> bool:
+    return validity(part.get("verdict"), True, True)[0]
 
 
 def _predictions(record: Read) -> Iterator[Expectation]:
-    best = record.results.get("memory", {}).get("largest_batch") or {}
+    memory = record.results.get("memory", {})
+    best = memory.get("largest_batch") or {}
     if best.get("predicted") and best.get("ran"):
         source = f"fit of the peak by batch, {(best.get('budget_bytes') or 0) / GIB:.0f} GiB"
         what = "memory: largest batch"
-        yield Expectation(record.name, what, EQUAL, best["predicted"], best["ran"], "samples", source)
-    reduced = record.results.get("training", {}).get("gradient_allreduce") or {}
+        yield Expectation(record.name, what, EQUAL, best["predicted"], best["ran"], "samples", source, _valid(memory))
+    training = record.results.get("training", {})
+    reduced = training.get("gradient_allreduce") or {}
     if reduced.get("predicted_s") and reduced.get("measured_s"):
         source, what = "fit of the all-reduce sweep", "training: all-reduce of the gradients"
         expected, measured = reduced["predicted_s"] * 1e3, reduced["measured_s"] * 1e3
-        yield Expectation(record.name, what, EQUAL, expected, measured, "ms", source)
+        yield Expectation(
+            record.name, what, EQUAL, expected, measured, "ms", source, not of_machine(training.get("verdict"))
+        )
 
 
 def _shares(record: Read) -> Iterator[Expectation]:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.core import timing
+from benchmarks.core import timing, verdict
 from benchmarks.core.formulas import GIB
 
 HIGHER, LOWER = "higher", "lower"
 #: parts of a record that hold no figure of their own
-SKIPPED = {"verdict", "fit", "expected", "by_rank", "ranks", "health", "warmup", "goals", "ratio"}
+SKIPPED = {"verdict", "fit", "expected", "by_rank", "ranks", "health", "warmup", "goals", "ratio", "sweep"}
 #: figures below these are details: of a repeated or a preparing measurement, or in another figure already
 DETAILS = {"doubling", "single", "epochs", "exposed", "create", "compute", "retrieve", "together", "barrier"}
 #: samples under these keys, with their median beside them -> unit
@@ -56,10 +56,19 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
     return list(named.values())
 
 
-def _walk(value: Any, where: tuple[str, ...], valid: bool) -> Iterator[Figure]:
+def validity(judged: Mapping[str, Any] | None, valid: bool, sound: bool) -> tuple[bool, bool]:
+    """Of the figures of a part, and whether the machine was in order around them.
+
+    A verdict over several parts says nothing about each of them, unless its reason is the machine.
+    """
+    sound = sound and not verdict.of_machine(judged)
+    return sound and (valid if judged is None else bool(judged["valid"])), sound
+
+
+def _walk(value: Any, where: tuple[str, ...], valid: bool, sound: bool = True) -> Iterator[Figure]:
     if not isinstance(value, dict):
         return
-    valid = valid if value.get("verdict") is None else bool(value["verdict"]["valid"])
+    valid, sound = validity(value.get("verdict"), valid, sound)
     is_row = "samples" in value and "unit" in value
     main = is_row or not set(where) & DETAILS
     for read in READERS:
@@ -70,18 +79,18 @@ def _walk(value: Any, where: tuple[str, ...], valid: bool) -> Iterator[Figure]:
         if key in SKIPPED:
             continue
         if isinstance(inner, list):
-            yield from _rows(inner, (*where, key), valid)
+            yield from _rows(inner, (*where, key), valid, sound)
         else:
-            yield from _walk(inner, where if key == "summary" else (*where, key), valid)
+            yield from _walk(inner, where if key == "summary" else (*where, key), valid, sound)
 
 
-def _rows(rows: Sequence[Any], where: tuple[str, ...], valid: bool) -> Iterator[Figure]:
+def _rows(rows: Sequence[Any], where: tuple[str, ...], valid: bool, sound: bool) -> Iterator[Figure]:
     """The rows of a sweep: only the last, largest one of sizes is no detail."""
     base = where[:-1] if where[-1] == "rows" else where
     for number, row in enumerate(rows):
         last = number == len(rows) - 1
         if isinstance(row, dict):
-            for figure in _walk(row, (*base, _label(row, number)), valid):
+            for figure in _walk(row, (*base, _label(row, number)), valid, sound):
                 yield figure if last or "size_bytes" not in row else replace(figure, main=False)
 
 

@@ -51,7 +51,8 @@ def _records(records: Sequence[Read]) -> page.Mark:
         valid, status = record.valid, record.data["status"]
         judged = page.verdict_mark(valid, None if status == "complete" else f"{status}, not valid")
         began = record.timestamp.replace("T", " ").removesuffix("Z")
-        rows.append([works.title(record), began, seconds and f"{seconds:,.0f} s", judged, record.path.name])
+        took = None if seconds is None else f"{seconds:,.0f} s" if seconds else "< 1 s"
+        rows.append([works.title(record), began, took, judged, record.path.name])
     commands = [[record.path.name, " ".join(record.environment["argv"])] for record in records]
     return page.table(["what", "began (UTC)", "took", "verdict", "file"], rows, (0, 4)) + page.folded(
         "commands", page.table(["file", "command"], commands, (0, 1))

@@ -59,15 +59,18 @@ def title(record: Read) -> str:
     """The suite and the values of its configuration that people look for."""
     config = record.config
     model = config.get("model")
+    only = config.get("benchmarks") or []
     words = [
-        model["name"] if isinstance(model, dict) else None,
+        str(config["part"]).replace("_", " ") if "part" in config else None,
+        only[0] if len(only) == 1 else None,
+        model["name"] if isinstance(model, dict) and only != ["comm"] else None,
         f"d_model {config['d_model']}" if "d_model" in config else None,
         f"{config['num_encoder_layers']}+{config['num_decoder_layers']} layers"
         if "num_encoder_layers" in config
         else None,
         config.get("engine"),
         config.get("precision") or config.get("dtype"),
-        f"batch {config['batch_size']}" if "batch_size" in config else None,
+        f"batch {config['batch_size']}" if "batch_size" in config and only != ["comm"] else None,
         f"{record.data['world_size']} ranks" if record.data["world_size"] > 1 else None,
     ]
     return ", ".join([record.suite, *(str(word) for word in words if word)])

@@ -78,11 +78,10 @@ def follows(data: dict[str, Any]) -> list[str]:
     whole["peak_memory_bytes"] = ranks[measuring.worst(ranks)["worst_rank"]]["peak_bytes"]
     return [
         *(line for number, e in results["epochs"].items() for line in _epoch(e, number, config["seq_len"])),
-        *audit.timings(results, "results"),
         *audit.differences(summary, {k: v for k, v in whole.items() if k in summary}, "results.summary"),
         *audit.differences(summary["timing"], timing.figures(samples), "results.summary.timing"),
         *audit.differences(summary["mfu"], {"numerator_flops_per_s": rate}, "results.summary.mfu"),
-        *audit.verdicts(data),
+        *audit.problems(data),
     ]
 
 

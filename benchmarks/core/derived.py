@@ -1,0 +1,215 @@
+"""The figures that follow from others within one part of a record, for every suite: one row a kind of part.
+
+A row returns what the keys of the part should be; keys that the part does not have are not compared.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.core import formulas, sampler, timing, verdict
+
+Part = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part is, and the record around it."""
+
+    where: str
+    record: Mapping[str, Any]
+
+    @property
+    def ranks(self) -> int:
+        return int(self.record["world_size"])
+
+
+def parts(value: Any, where: str) -> Iterator[tuple[Part, str]]:
+    """Every object within a value, itself included."""
+    if isinstance(value, dict):
+        yield value, where
+        for key, inner in value.items():
+            yield from parts(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from parts(inner, f"{where}[{number}]")
+
+
+def p50(part: Part, *keys: str) -> float | None:
+    """The median of the samples of a timing below these keys."""
+    for key in (*keys, "timing"):
+        part = part.get(key) or {}
+    samples = part.get("samples_s")
+    return timing.percentile(samples, 50) if samples else None
+
+
+# -- the rows ------------------------------------------------------------------------------
+
+
+def summary(part: Part, place: Place) -> dict[str, Any]:
+    """Of the samples of a timing."""
+    samples = part.get("samples_s")
+    return timing.figures(samples) if samples and "count" in part and _flat(samples) else {}
+
+
+def median(part: Part, place: Place) -> dict[str, Any]:
+    """A figure that is the median of samples beside it."""
+    found = {}
+    for key, name in (("samples", "value"), ("ratios", "median"), ("seconds", "median"), ("samples", "median")):
+        samples = part.get(key)
+        if isinstance(samples, list) and samples and _flat(samples):
+            found[name] = statistics.median(samples)
+    return found
+
+
+def rate(part: Part, place: Place) -> dict[str, Any]:
+    """All samples over all of the time; tokens grow with the samples."""
+    if not isinstance(part.get("samples"), int) or not part.get("wall_s"):
+        return {}
+    per_second = part["samples"] / part["wall_s"]
+    found = {"samples_per_s": per_second, "samples_per_s_per_rank": per_second / place.ranks}
+    if part.get("tokens_per_s"):
+        found["tokens_per_s_per_rank"] = part["tokens_per_s"] / place.ranks
+    return found
+
+
+def mfu(part: Part, place: Place) -> dict[str, Any]:
+    bound = part.get("denominator_flops_per_s")
+    return {"mfu": part["numerator_flops_per_s"] / bound} if bound and "numerator_flops_per_s" in part else {}
+
+
+def transfer(part: Part, place: Place) -> dict[str, Any]:
+    """One size of a collective: bandwidths of the median time."""
+    seconds, alone = p50(part), p50(part, "single")
+    if seconds is None or alone is None or "size_bytes" not in part:
+        return {}
+    found = {"latency_us": seconds * 1e6, "single_us": alone * 1e6}
+    operation = next((word for word in re.split(r"[.\[]", place.where) if word in formulas.BUS_FACTORS), None)
+    if operation and place.ranks > 1:
+        found["algbw_gb_per_s"] = formulas.algorithm_bandwidth(part["size_bytes"], seconds)
+        bus = formulas.bus_bandwidth(operation, part["size_bytes"], seconds, place.ranks)
+        found["busbw_gb_per_s"] = bus or 0.0
+    return found
+
+
+def fit(part: Part, place: Place) -> dict[str, Any]:
+    """Of a sweep of sizes."""
+    rows = part.get("rows")
+    # older fits were of one piece
+    if "pieces" not in (part.get("fit") or {}) or not rows or any("size_bytes" not in row for row in rows):
+        return {}
+    line = formulas.alpha_beta([row["size_bytes"] for row in rows], [p50(row) or 0.0 for row in rows])
+    return {"fit": asdict(line) | {"valid": all(row["verdict"]["valid"] for row in rows)} if line else None}
+
+
+def pairs(part: Part, place: Place) -> dict[str, Any]:
+    """The matrix of bandwidths, from its samples."""
+    if "samples_s" not in part or "gb_per_s" not in part:
+        return {}
+    bandwidth = lambda samples: samples and formulas.algorithm_bandwidth(part["size_bytes"], statistics.median(samples))
+    return {"gb_per_s": [[bandwidth(samples) for samples in row] for row in part["samples_s"]]}
+
+
+def exposed(part: Part, place: Place) -> dict[str, Any]:
+    synced, unsynced = p50(part, "synced"), p50(part, "unsynced")
+    if synced is None or unsynced is None:
+        return {}
+    return {"seconds": synced - unsynced, "share_of_passes": (synced - unsynced) / synced}
+
+
+def doubling(part: Part, place: Place) -> dict[str, Any]:
+    if p50(part, "once") is None or p50(part, "twice") is None:
+        return {}
+    once, twice = (part[key]["timing"]["samples_s"] for key in ("once", "twice"))
+    return {"ratio": timing.percentile([b / a for a, b in zip(once, twice, strict=True)], 50)}
+
+
+def predicted(part: Part, place: Place) -> dict[str, Any]:
+    """A time beside its prediction."""
+    seconds, expected = p50(part), part.get("predicted_s")
+    if seconds is None or "measured_s" not in part:
+        return {}
+    return {"measured_s": seconds} | ({"measured_over_predicted": seconds / expected} if expected else {})
+
+
+def product(part: Part, place: Place) -> dict[str, Any]:
+    """A matrix product of a shape."""
+    seconds, shape = p50(part), part.get("shape")
+    if seconds is None or not shape or part.get("unit") != "TFLOP/s":
+        return {}
+    m, n, k = shape
+    return {"value": statistics.median([2 * m * n * k / 1e12 / s for s in part["timing"]["samples_s"]])}
+
+
+def best(part: Part, place: Place) -> dict[str, Any]:
+    """The fastest product of a sweep, and its share of the peak."""
+    rows = part.get("rows")
+    if not rows or "tflop_per_s" not in part.get("best", {}):
+        return {}
+    row = max(rows, key=lambda row: float(row["value"]))
+    found = {"shape": row["shape"], "tflop_per_s": row["value"]}
+    return {"best": found, "mfu": dict(part["mfu"]) | {"numerator_flops_per_s": row["value"] * 1e12}}
+
+
+def sustained(part: Part, place: Place) -> dict[str, Any]:
+    """The rate at the end over that at the beginning, of the rank that lost most."""
+    if "end_over_beginning" not in part or not part.get("curves"):
+        return {}
+    seconds = [[1 / rate for rate in curve["tflop_per_s"]] for curve in part["curves"]]
+    return {"end_over_beginning": min(map(timing.end_over_beginning, seconds))}
+
+
+def training(part: Part, place: Place) -> dict[str, Any]:
+    """Of each engine: the samples are those of the batch, the ranks and the steps; tokens and FLOPs are of a sample."""
+    model = part.get("model")
+    if not isinstance(model, dict) or "samples_per_rank" not in model:
+        return {}
+    found = {}
+    for engine in ("ddp", "fsdp"):
+        run = part.get(engine) or {}
+        if "samples" in run and "timing" in run:
+            samples = model["samples_per_rank"] * place.ranks * len(run["timing"]["samples_s"])
+            rates = formulas.throughput(samples, run["wall_s"], model["tokens_per_sample"], place.ranks)
+            flops = model["training_flops_per_sample"] * samples / run["wall_s"]
+            used = run["mfu"] | {"numerator_flops_per_s": flops}
+            found[engine] = run | {"samples": samples, **rates, "mfu": used}
+    return found
+
+
+def scaling(part: Part, place: Place) -> dict[str, Any]:
+    """Each point relative to one rank."""
+    rows, mode = part.get("rows"), part.get("mode")
+    if not rows or mode not in ("weak", "strong") or any("wall_s" not in row for row in rows):
+        return {}
+    point = lambda row: formulas.scaling_point(mode, row, rows[0])
+    return {"rows": [row | point(row) for row in rows]}
+
+
+#: suites in which a verdict beside a timing is one over its variation
+BY_VARIATION = {"distributed", "node"}
+
+ROWS: Sequence[Callable[[Part, Place], dict[str, Any]]] = (
+    summary, median, rate, mfu, transfer, fit, pairs, exposed, doubling, predicted, product, best, sustained, training,
+    scaling,
+)  # fmt: skip
+
+
+def facts(part: Part, place: Place) -> tuple[dict[str, Any], list[str]]:
+    """The facts of a verdict that are in its part, and their rules."""
+    config, found = place.record["config"], {"wrong_elements": part.get("wrong_elements")}
+    if isinstance(part.get("mfu"), dict):
+        found["mfu"] = part["mfu"].get("mfu")
+    if "gpu" in part and "processor" in part:  # of all that was measured together
+        found |= sampler.facts(part["gpu"], part["processor"] if config.get("device_type") == "cpu" else None)
+    if "timing" in part and (place.ranks > 1 or "wrong_elements" not in part) and place.record["suite"] in BY_VARIATION:
+        found["cv"] = part["timing"].get("cv")
+    known = {fact: value for fact, value in found.items() if value is not None}
+    return known, [rule.code for rule in verdict.RULES if rule.fact in known]
+
+
+def _flat(samples: Sequence[Any]) -> bool:
+    return all(isinstance(sample, int | float) for sample in samples)
