@@ -48,6 +48,21 @@ NOT_IN_TORCH = {
 }
 
 
+#: Gradients that torch 2.15 changed: those of equal values in `clamp` and `fmin`, and those at NaN. GT follows 2.13.
+CHANGED_IN_TORCH = (
+    "clamp(float64[5,3], -1, 2, has_min=True, has_max=True)",
+    "clamp(float64[5,3], 0.5, 2, has_min=True, has_max=True)",
+    "clamp(bfloat16[5,3], -1, 2, has_min=True, has_max=True)",
+    "clamp(float64[5,3], float64[3], 1, has_min=True, has_max=True)",
+    "clamp(float64[5,3], float64[3], int64[], has_min=True, has_max=True)",
+    "clamp(int32[5,3], float64[3], float64[5,1], has_min=True, has_max=True)",
+    "i0(float64[6]:special)",
+    "i1(float64[6]:special)",
+    "fmin(float64[], float64[4])",
+)
+IS_CHANGED = torch.__version__ >= "2.15"
+
+
 #: op -> what GT says where torch has a second gradient and GT has none
 REFUSED = {"grid_sample": "grid_sample has no second gradient by the grid"}
 
@@ -146,6 +161,8 @@ def forward(sample: Sample, operands: list[Any]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_gradients_are_torchs(sample: Sample) -> None:
+    if IS_CHANGED and str(sample) in CHANGED_IN_TORCH:
+        pytest.skip("torch 2.15 has other gradients here")
     operands = sample.make()
     rng = torch.Generator().manual_seed(zlib.crc32(str(sample).encode()))
     places = [i for i, x in enumerate(operands) if floats(x)]

@@ -55,6 +55,16 @@ def test_values_go_to_the_device_and_back() -> None:
     assert torch.zeros_like(torch.ones(2, device=DEVICE), device="cpu").device.type == "cpu"
 
 
+@pytest.mark.parametrize("n", [1, 4, 5])
+def test_frequencies(n: int) -> None:
+    """torch's own function writes the negative half into memory behind an empty view."""
+    for function in (torch.fft.fftfreq, torch.fft.rfftfreq):
+        want = function(n, 0.5)
+        assert torch.equal(function(n, 0.5, device=DEVICE).cpu(), want)
+        assert torch.equal(function(n, 0.5, out=torch.empty(0, device=DEVICE)).cpu(), want)
+        assert function(n, device=DEVICE, dtype=torch.float64).dtype is torch.float64
+
+
 def test_a_dtype_that_gt_does_not_have_is_refused() -> None:
     with pytest.raises(gt.DTypeError, match=r"GT has no torch\.complex32"):
         torch.empty(2, dtype=torch.complex32, device=DEVICE)

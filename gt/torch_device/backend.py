@@ -21,7 +21,7 @@ from gt.client.stream import sites
 #: The device in ``x.to("gtx")``. "gt" is not free: `torch.gt` and `Tensor.gt` compare.
 NAME = "gtx"
 #: The versions of torch that the tests of the device have passed with. What depends on the version is in this file.
-TRIED_VERSIONS = ("2.11", "2.13")
+TRIED_VERSIONS = ("2.11", "2.13", "2.15")
 #: The dispatch keys of the device's kernels, of what is recorded for gradients, and of casts under `torch.autocast`.
 KEY, AUTOGRAD_KEY, AUTOCAST_KEY = "PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1"
 #: That of rules for `torch.vmap`, on all devices.

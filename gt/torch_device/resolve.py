@@ -23,7 +23,7 @@ from gt.torch_device.compositions.table import OVERLOADS
 from gt.torch_device.kernels import Function, op_function
 
 #: ATen's prefix of a name -> the module of GT that has it
-_PREFIXES = {"linalg_": "gt.linalg", "special_": "gt.special", "": "gt.nn.functional"}
+_PREFIXES = {"linalg_": "gt.linalg", "fft_": "gt.fft", "special_": "gt.special", "": "gt.nn.functional"}
 #: Overload or name -> its op.
 _BY_NAME: dict[str, Op] = {
     name: op for op in OPS.values() for name in ((op.name, *op.aliases) if op.function else ()) + op.aten

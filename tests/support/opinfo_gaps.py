@@ -60,7 +60,7 @@ _HERMITIAN = "the gradients of a Hermitian matrix differ by an anti-Hermitian on
 GAPS = [
     *(
         Gap(op, "complex_gradients", _HERMITIAN, lambda case: case.kwargs.get("upper", False))
-        for op in ("cholesky", "linalg_cholesky", "linalg_cholesky_ex")
+        for op in (*(["cholesky"] if torch.__version__ < "2.15" else []), "linalg_cholesky", "linalg_cholesky_ex")
     ),
     Gap("geqrf", "complex64", _REAL_ONLY),
     *(Gap(op, family, _REAL_ONLY) for op in NOT_COMPLEX for family in COMPLEX),
@@ -103,4 +103,8 @@ GAPS = [
         lambda case: any(x.dtype is torch.int64 for x in case.tensors),
     ),
     *([Gap("addmv", "mixed", "torch before 2.12 does not look at the dtypes")] if torch.__version__ < "2.12" else []),
+    *(
+        Gap("nn_functional_dropout3d", family, _REAL_ONLY)
+        for family in (COMPLEX if torch.__version__ >= "2.15" else ())
+    ),
 ]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from gt.torch_device import storages
 from gt.torch_device.backend import NAME, is_on_device
+from gt.torch_device.cuda import backward
 from gt.torch_device.cuda import module as cuda_module
 from gt.torch_device.cuda.generator import CudaGenerator
 
@@ -96,9 +97,7 @@ def enter() -> None:
     torch.compile = _compile(torch.compile)
     cudnn: Any = torch.backends.cudnn
     cudnn.is_acceptable = _is_acceptable(cudnn.is_acceptable)
-    # In gradients no function of torch is around the kernels, for which ``x.device`` has to be the device.
-    autograd: Any = torch.autograd
-    autograd._engine_run_backward = _without_mode(autograd._engine_run_backward)
+    backward.enter(CudaAsGT)
     _in_new_threads()
     _enter_mode()
 
@@ -184,15 +183,6 @@ def _with_device(original: Any) -> Any:
         original(self, replace(device))
 
     return init
-
-
-def _without_mode(original: Any) -> Any:
-    @wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return original(*args, **kwargs)
-
-    return function
 
 
 def _in_new_threads() -> None:
