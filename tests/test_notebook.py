@@ -18,6 +18,7 @@ import pytest
 
 import gt
 from gt.client.stream import progress
+from gt.client.stream.long_wait import LongWait, Questions
 from gt.client.stream.pending import PendingValue
 from gt.errors import ConfigError
 from gt.testing import Cluster
@@ -113,7 +114,7 @@ class SlowConnection:
     def __init__(self, pending: PendingValue, waits: int) -> None:
         self._pending, self._waits = pending, waits
 
-    def wait(self, ready: Any, timeout: float | None = None) -> bool:
+    def wait(self, ready: Any, timeout: float | None, long: LongWait) -> bool:
         self._waits -= 1
         if timeout is None or self._waits <= 0:
             return True
@@ -123,7 +124,8 @@ class SlowConnection:
 
 def run_slow_read() -> None:
     pending = PendingValue(2000)
-    progress.wait_with_progress(SlowConnection(pending, 4), pending, lambda: False)  # type: ignore[arg-type]
+    connection: Any = SlowConnection(pending, 4)
+    progress.wait_with_progress(connection, pending, lambda: False, LongWait(Questions(lambda: None)))
 
 
 def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
