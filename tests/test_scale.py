@@ -16,11 +16,13 @@ from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.plan.moves import MoveStep, route, same_shares, worker_share
 from gt.dispatcher.plan.planner import Choice
 from gt.dispatcher.plan.signals import Signals
+from gt.dispatcher.tenants import access
 from gt.ops import OPS, sign
 from gt.ops.placement import P, R, Shard
 from gt.types import INT, TensorType
 from gt.version import PROTOCOL, VERSION
 from gt.wire.messages import Hello, Roster
+from gt.wire.networks import parse_network
 
 
 def test_a_client_hears_of_each_worker_once():
@@ -39,6 +41,36 @@ def test_a_client_hears_of_each_worker_once():
 
 def _sharded(workers: int) -> Layout:
     return Layout(Mesh(tuple(range(workers))), (Shard(0),))
+
+
+def test_a_new_worker_is_compared_with_one_at_each_address(monkeypatch):
+    """Whether tensors would cross a network that is not declared: 4,096 workers took minutes to join."""
+
+    def hello(number):
+        host = number // 8
+        store = f"10.0.0.{host + 1}:{5000 + number} KEY"
+        return Hello("worker", PROTOCOL, VERSION, f"host{host}", number, "null", "null", "", store)
+
+    def join(number):
+        core.handle(b"w%d" % number, hello(number))
+
+    compared = []
+    real = access.on_one_host
+    monkeypatch.setattr(access, "on_one_host", lambda one, other: compared.append(other) or real(one, other))
+    core = Dispatcher(access=access.Access(networks=(parse_network("10.0.0.0/8"),)))
+    for number in range(32):
+        compared.clear()
+        join(number)
+        assert len(compared) == -(-number // 8)
+    assert len(core.workers) == 32
+    core.gone(b"w0")  # the first one at its address
+    for number in range(24, 32):
+        core.gone(b"w%d" % number)
+    compared.clear()
+    join(32)
+    assert len(compared) == 3
+    refused = Hello("worker", PROTOCOL, VERSION, "other", 1, "null", "null", "", "192.168.0.2:5 KEY")
+    assert any("not declared" in str(action) for action in core.handle(b"stranger", refused))
 
 
 @pytest.mark.parametrize(("op", "attrs"), [("relu", ()), ("view", (("shape", (256, 2, 4)),))])

@@ -67,6 +67,11 @@ def test_wrong_lists_of_hosts(tmp_path):
             ["bash: line 1: /opt: Is a directory"],
             "Python cannot be run there (bash: line 1: /opt: Is a directory)",
         ),
+        (
+            2,
+            ["Unknown option: -P", "usage: python3 [option] ..."],
+            "GT needs Python 3.11 or newer, and python3 is older",
+        ),
         (3, [], "the agent ended (exit code 3): it printed nothing"),
     ],
 )

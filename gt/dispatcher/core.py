@@ -259,7 +259,7 @@ class Dispatcher:
         return Ledger(self.infos, self._groups.next, self._cuda_ipc, self._prefetch, self.topology)
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
-        self._access.admit_worker(m, self.infos.values())
+        self._access.admit_worker(m, self.topology.one_of_each_address())
         id, self.next_worker = self.next_worker, self.next_worker + 1
         info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store, m.place, m.speed)
         worker = WorkerState(id, peer, info, Layout(Mesh((id,))), frozenset(m.settings).intersection(WORKER_SETTINGS))

@@ -106,6 +106,8 @@ def explain_end(code: int, errors: list[str], python: str) -> str:
         return f"ssh: {text.removeprefix('ssh: ') or 'the agent was killed there, or the connection was cut'}"
     if code in (NOT_EXECUTABLE, NOT_FOUND):
         return f"Python cannot be run there ({text or python}); --python names another"
+    if "Unknown option: -P" in text:
+        return f"GT needs Python 3.11 or newer, and {python} is older there; --python names another"
     if missing := re.search(r"No module named '?([\w.]+)", text):
         # a version without this module has the package, but not the module
         why = "GT is not installed" if missing[1] == "gt" else "another version of GT, or not all of it, is installed"

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from gt.errors import ClusterError, ConfigError
 from gt.launch.host_agent import HostReport, HostTask, this_task
@@ -171,8 +171,8 @@ class HostsSystem:
         elif event.event == "line" and name in self.joining.missing:
             self.joining.note(name, event.text)
 
-    def run(self) -> None:
-        """HostReport workers that end. Raises ClusterError when the server or the last worker has ended."""
+    def run(self) -> NoReturn:
+        """Report workers that end. Raises ClusterError when the server or the last worker has ended."""
         known = self.joining.missing
         while len(known) < len(self.joining.rows):
             self._take_event(60.0)

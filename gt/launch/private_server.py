@@ -13,7 +13,7 @@ from pathlib import Path
 from gt.errors import ClusterError
 from gt.launch.own_module import TRUSTED_NETWORKS, module_command, module_environment
 from gt.launch.parent import with_parent
-from gt.wire.addresses import parse_ports, route_address
+from gt.wire.addresses import parse_ports
 from gt.wire.server_keys import key_text, make_server_keys
 
 #: The ports that are tried, in this order. Few, so that a firewall can let them through.
@@ -22,11 +22,6 @@ DEFAULT_PORTS = "9100-9199"
 START_TIMEOUT_S = 60.0
 #: How long the server may take to end after SIGTERM.
 TERMINATE_TIMEOUT_S = 2.0
-
-
-def own_address(peer: str) -> str:
-    """The address of this machine on its route to a peer; its name if there is no route."""
-    return route_address(peer, 9) or socket.gethostname()
 
 
 class PrivateServer:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import time
@@ -20,7 +21,8 @@ from gt.errors import ConfigError, GtError, NoWorkers
 from gt.launch.backend import default_backend
 from gt.launch.command_name import command_name, make_parser
 from gt.launch.local import visible_gpus
-from gt.launch.private_server import DEFAULT_PORTS, PrivateServer, own_address, start_worker, threads_option
+from gt.launch.private_server import DEFAULT_PORTS, PrivateServer, start_worker, threads_option
+from gt.wire.addresses import route_address
 from gt.wire.auth import Keys, peer_keys
 from gt.wire.server_keys import config_folder, create_once, split_token
 
@@ -114,7 +116,7 @@ def _variable(name: str) -> str:
 
 def _first_task(options: argparse.Namespace) -> int:
     """Run the server and a worker until the server ends. The loss of the worker is no reason to end the others."""
-    host = options.host or own_address(_variable("SLURM_LAUNCH_NODE_IPADDR"))
+    host = options.host or route_address(_variable("SLURM_LAUNCH_NODE_IPADDR"), 9) or socket.gethostname()
     path, count = meeting_file(options.folder), int(_variable("SLURM_STEP_NUM_TASKS"))
     _choose_gpu()
     snapshots = ["--snapshots", options.snapshots] if options.snapshots else []

@@ -52,6 +52,8 @@ class Topology:
         self._hosts: dict[str, int] = {}
         self._members: dict[str, list[int]] = {}
         self._order: list[int] = []
+        #: (host, address) -> a connected worker there; empty: it must be computed again
+        self._addresses: dict[tuple[str, str], WorkerInfo] = {}
         self._links: dict[HostPair, LinkSpeed] = {}
         #: worker whose probe is open -> the workers that measure their link to it
         self._measuring: dict[int, list[int]] = {}
@@ -66,6 +68,8 @@ class Topology:
         members = self._members.setdefault(host, [])
         members.append(worker.id)
         self._order = []
+        if self._addresses:
+            self._addresses.setdefault(_address(worker.info), worker.info)
         if len(self._members) < 2 or not host:
             return
         if len(members) == 1:
@@ -82,7 +86,13 @@ class Topology:
         if not self._members[host]:
             del self._members[host]
         self._measuring.pop(worker, None)
-        self._order = []
+        self._order, self._addresses = [], {}
+
+    def one_of_each_address(self) -> list[WorkerInfo]:
+        """A connected worker for each host and address: with thousands of workers, a new one is compared with these."""
+        if not self._addresses:
+            self._addresses = {_address(worker.info): worker.info for worker in self._workers.values()}
+        return list(self._addresses.values())
 
     def ordered(self) -> list[int]:
         """The connected workers as a mesh of all of them has them: those of one host follow each other."""
@@ -148,6 +158,11 @@ class Topology:
         for rank, worker in enumerate(line):
             ranks.setdefault(self._host_of[worker], []).append(rank)
         return tuple(map(tuple, ranks.values()))
+
+
+def _address(info: WorkerInfo) -> tuple[str, str]:
+    """Its host, and the address of its store without the port."""
+    return info.host, info.store.partition(" ")[0].rpartition(":")[0]
 
 
 def _pair(a: str, b: str) -> HostPair:

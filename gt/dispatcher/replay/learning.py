@@ -21,7 +21,6 @@ from gt.dispatcher.replay.replay_plans import (
     ReplaySection,
     TensorRecord,
     TensorRecords,
-    picker,
 )
 from gt.dispatcher.segments import ForwardOutput, Segment
 from gt.dispatcher.state import Client
@@ -192,7 +191,7 @@ class _Recorder:
         unchanged = len(forwarded.segments) == 1 and len(first.workers) == 1 and first.words == words
         if unchanged and (layout := self._only_layout(live, freed)) is not None:
             created = tuple((k, tensors[self.base + k]) for k in live)
-            return ReplayPlan(layout, cost, picker(freed), created, transfers_at=transfers_at or layout)
+            return ReplayPlan(layout, cost, freed, created, transfers_at=transfers_at or layout)
         try:
             sections = tuple(map(self._section, forwarded.segments))
             changed = [(k, self._record(self.inputs[k])) for k in range(parsed.inputs) if self._changed(k, freed)]
@@ -204,9 +203,7 @@ class _Recorder:
         new_ids = client.ledger.next_id + 1 - self.first_new_id
         classes = number_classes(numbers[len(parsed.constants) :]) if forwarded.depends_on_numbers else None
         after = TensorRecords.of(changed), TensorRecords.of(created_records)
-        return ReplayPlan(
-            None, cost, picker(freed), (), sections, new_ids, *after, classes, transfers_at, prefetched_bytes
-        )
+        return ReplayPlan(None, cost, freed, (), sections, new_ids, *after, classes, transfers_at, prefetched_bytes)
 
     def _only_layout(self, live: tuple[int, ...], freed: tuple[int, ...]) -> Layout | None:
         """The one layout of all tensors before and after; None if they differ, have copies, or an input changed."""

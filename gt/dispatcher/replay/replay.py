@@ -13,7 +13,6 @@ lookup, one short instruction for each set of workers, and an update of the stat
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from itertools import repeat
 from math import inf
 from typing import Any
@@ -84,8 +83,8 @@ def pass_through(client: Client, fragment: KnownFragment, plan: ReplayPlan, stre
     """Update the states for a fragment whose words are passed on unchanged."""
     tensors, base = client.tensors, stream[i + 3]
     at = i + RUN_HEAD
-    for id in plan.freed(stream[at : at + fragment.parsed.inputs]):
-        del tensors[id]
+    for k in plan.freed:
+        del tensors[stream[at + k]]
     for k, state in plan.created:
         tensors[base + k] = state
     if fragment.blobs:
@@ -128,13 +127,13 @@ def replay(
         for ids, rows in records
         for at, copies in rows.copies
     }
-    _forget_tensors(client, plan.freed(inputs))
+    _forget_tensors(client, [inputs[k] for k in plan.freed])
     for ids, rows in records:
         _set_records(client, ids, rows)
     client.copies.update(new_copies)
 
 
-def _forget_tensors(client: Client, ids: Sequence[int]) -> None:
+def _forget_tensors(client: Client, ids: list[int]) -> None:
     tables: tuple[dict[int, Any], ...] = client.tensors, client.copies, client.origins
     for table in filter(None, tables):
         _pop_all(table, ids)
@@ -142,7 +141,7 @@ def _forget_tensors(client: Client, ids: Sequence[int]) -> None:
         client.uncached.difference_update(ids)
 
 
-def _pop_all(table: dict[int, Any], ids: Sequence[int]) -> None:
+def _pop_all(table: dict[int, Any], ids: list[int]) -> None:
     deque(map(table.pop, ids, repeat(None)), maxlen=0)  # a loop takes twice as long
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
@@ -17,17 +16,6 @@ from gt.wire.structures import Fragment
 #: where an id comes from: (k, None) is the k-th input, (k, layout) its copy in that layout, and k alone is the k-th id
 #: that the dispatcher creates
 IdSource = tuple[int, Layout | None] | int
-
-
-#: returns the words at certain positions of a list
-Picker = Callable[[list[int]], Sequence[int]]
-
-
-def picker(positions: Sequence[int]) -> Picker:
-    """The words at these positions; a loop over hundreds of them takes twice as long."""
-    if len(positions) < 2:  # itemgetter returns no tuple then
-        return lambda words: [words[k] for k in positions]
-    return itemgetter(*positions)
 
 
 class NumberSlot:
@@ -55,8 +43,8 @@ class NumberSlot:
 class InputSources:
     """Where the inputs of a section come from. Most are inputs of the fragment, so these are kept apart."""
 
-    #: picks for each of them an input of the fragment: any of them for one of ``others``
-    pick: Picker
+    #: for each of them which input of the fragment it is; any number for one of ``others``
+    plain: tuple[int, ...]
     #: (position, source) of those that are not inputs of the fragment themselves
     others: tuple[tuple[int, IdSource], ...]
 
@@ -67,13 +55,11 @@ class InputSources:
             is_plain = isinstance(source, tuple) and source[1] is None
             plain.append(source[0] if isinstance(source, tuple) and is_plain else 0)
             others += [] if is_plain else [(position, source)]
-        return cls(picker(plain), tuple(others))
+        return cls(tuple(plain), tuple(others))
 
-    def ids(self, inputs: list[int], id_of: Callable[[IdSource], int]) -> Sequence[int]:
+    def ids(self, inputs: list[int], id_of: Callable[[IdSource], int]) -> list[int]:
         """The ids of the inputs in one run; ``inputs``: those of the fragment."""
-        if not self.others:
-            return self.pick(inputs)
-        ids = [*self.pick(inputs or [0])]  # a fragment without inputs has only ``others``
+        ids = [inputs[k] for k in self.plain] if self.plain and inputs else [0] * len(self.plain)
         for position, source in self.others:
             ids[position] = id_of(source)
         return ids
@@ -137,8 +123,8 @@ class ReplayPlan:
     pass_to: Layout | None
     #: estimated microseconds of all its sections
     cost: float
-    #: picks the inputs that are freed
-    freed: Picker
+    #: the inputs that are freed
+    freed: tuple[int, ...]
     #: with ``pass_to``: the tensors that the fragment creates and does not free, with their states
     created: tuple[tuple[int, AnyState], ...]
     #: without ``pass_to``: the sections, how many ids the dispatcher creates for them, the records of inputs that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from hmac import compare_digest
 
 from gt.dispatcher.state import Client, Peer
@@ -55,7 +56,7 @@ class Access:
             if on_one_host(hello, other):
                 continue
             for address in (data_host(hello.store), data_host(other.store)):
-                if not is_private(address, self.networks):
+                if not _is_private(address, self.networks):
                     raise Violation(UNDECLARED.format(address=address, other=other.id))
 
     def is_operator(self, identity: PeerIdentity, token: str) -> bool:
@@ -67,6 +68,11 @@ class Access:
         return bool(token)
 
 
+#: How many addresses are remembered in parsed form: each new worker is compared with one at each address.
+MAX_REMEMBERED_ADDRESSES = 4096
+_is_private = lru_cache(MAX_REMEMBERED_ADDRESSES)(is_private)
+
+
 def on_one_host(one: Hello | WorkerInfo, other: Hello | WorkerInfo) -> bool:
     """Whether two workers are on one host, or at least cannot reach each other over a network."""
     if not one.store or not other.store or (one.host and one.host == other.host):
@@ -76,6 +82,7 @@ def on_one_host(one: Hello | WorkerInfo, other: Hello | WorkerInfo) -> bool:
     return data_host(one.store) == data_host(other.store)
 
 
+@lru_cache(MAX_REMEMBERED_ADDRESSES)
 def data_host(store: str) -> str:
     """The numeric address in "host:port KEY". Raises Violation."""
     try:
