@@ -105,7 +105,7 @@ def show(records: Sequence[reading.Read], options: argparse.Namespace, prices: d
         for line in warnings(group):
             print(line)
     print(
-        'of "runs": of the mean, by how much runs differ; "within": around the intervals of the runs themselves. ~: the intervals overlap.'
+        'of "runs": of their mean, by how much they differ; "within": of the runs themselves. ~: the intervals overlap.'
     )
     return every
 
