@@ -104,7 +104,9 @@ def show(records: Sequence[reading.Read], options: argparse.Namespace, prices: d
             tables.show("History", comparing.HISTORY, list(comparing.history_rows(machines)))
         for line in warnings(group):
             print(line)
-    print('of "runs": what another run may give; "within": of the runs themselves. ~: the intervals overlap.')
+    print(
+        'of "runs": of their mean, by how much they differ; "within": of the runs themselves. ~: the intervals overlap.'
+    )
     return every
 
 
@@ -136,7 +138,7 @@ def against(records: Sequence[reading.Read], old: Sequence[reading.Read], option
         raise BadInput("no figure is in both the records and the baseline: nothing was compared")
     if not judged:
         raise BadInput("no figure is valid in both the records and the baseline: nothing was judged")
-    print(f"{count} regression{'s' if count != 1 else ''} in {judged} of {compared} figures; the others are not valid")
+    print(f"{count} regression{'s' if count != 1 else ''}; judged: {judged} of {compared} figures, the valid ones")
     return count
 
 

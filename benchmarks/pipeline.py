@@ -23,8 +23,8 @@ if __name__ == "__main__":
     # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from benchmarks.core import environment, results, tables
-from benchmarks.core.rows import COLUMNS, Row
+from benchmarks.core import environment, results
+from benchmarks.core.rows import run_all
 from benchmarks.pipelines import bubbles, memory, moves, replay, training
 from benchmarks.pipelines.sizes import Sizes
 from gt.launch.local import visible_gpus
@@ -63,15 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         },
         environment=environment.record({"gt": 0}),
     )
-    figures: list[Row] = []
-    for name in names:
-        for i, figure in enumerate(MEASUREMENTS[name](sizes, pathlib.Path(options.output_dir))):
-            figures.append(figure)
-            record.put(name, str(i), value=figure.record())
-            print(f"{figure.name}: {figure.value:.4g} {figure.unit}", file=sys.stderr, flush=True)
-    record.finish()
-    tables.show("Pipelines", COLUMNS, [figure.cells() for figure in figures])
-    print(f"record: {record.path}")
+    folder = pathlib.Path(options.output_dir)
+    run_all(record, "Pipelines", {name: MEASUREMENTS[name](sizes, folder) for name in names})
     return 0
 
 

@@ -31,9 +31,9 @@ import torch
 import gt
 from benchmarks.autoshard.exposed import waits
 from benchmarks.autoshard.system import System
-from benchmarks.core import environment, results, tables
+from benchmarks.core import environment, results
 from benchmarks.core.ranks import BAD_INPUT, BadInput
-from benchmarks.core.rows import COLUMNS, Row
+from benchmarks.core.rows import Row, run_all
 from benchmarks.simulation import load
 from benchmarks.simulation.workloads import mlp, mlp_step
 
@@ -225,15 +225,7 @@ def _run(options: argparse.Namespace, sizes: Sizes) -> int:
         config=config,
         environment=environment.record({"gt": 0}),
     )
-    rows: list[Row] = []
-    for name in options.only:
-        for i, row in enumerate(MEASUREMENTS[name](sizes)):
-            rows.append(row)
-            record.put(name, str(i), value=row.record())
-            print(f"{row.name}: {row.value:.3g} {row.unit}", file=sys.stderr, flush=True)
-    record.finish()
-    tables.show("Sharding", COLUMNS, [row.cells() for row in rows])
-    print(f"record: {record.path}")
+    run_all(record, "Sharding", {name: MEASUREMENTS[name](sizes) for name in options.only})
     return 0
 
 

@@ -473,6 +473,31 @@ def measured_on_gpus(parts):
     yield f"{predicted} {most}" if largest["verified"] else f"{predicted} did not fit; {last['batch']} {most}"
 
 
+def test_graphs_are_freed_before_the_process_group(monkeypatch):
+    """NCCL waits for the graphs of a communicator when it is destroyed, and the collector may not run before."""
+    graphs, captures = weakref.WeakSet(), []
+
+    class Graph:
+        def __init__(self):
+            graphs.add(self)
+            captures.append(len(graphs))
+
+        def replay(self):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: contextlib.nullcontext())
+    buffer = torch.ones(3)
+    slots = [operations.Prepared(lambda: buffer.add_(1), timing.nothing, [(buffer, buffer)]) for _ in range(3)]
+    gc.collect()
+    gc.disable()
+    try:
+        comm.rounds(world(1), slots, comm.Plan([64], 0, 2, "fp32", graphs=True))
+        assert (len(captures), len(graphs)) == (4, 0)  # of the queue, and of each operation
+    finally:
+        gc.enable()
+
+
 def test_both_times_and_the_launch_are_what_they_are_called(monkeypatch):
     """One at a time, back to back, and the host's time of a call: each has its own figures."""
     times = [5e-6] * 3, [2e-6] * 3, 1e-6, 0

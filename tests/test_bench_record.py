@@ -158,6 +158,25 @@ def test_an_audit_finds_what_does_not_follow(tmp_path, capsys):
     assert "missing.json" in out
 
 
+def failed_checks(judged):
+    """As in the table of results/README.md."""
+    messages = {}
+    for reason in judged["reasons"]:
+        messages.setdefault(reason["code"], []).append(reason["message"])
+    for code, lines in messages.items():
+        varied = [float(found[1]) for line in lines if (found := re.search(r"vary by ([\d.]+)%", line))]
+        yield f"`{code}` ({len(lines)}{f', up to {max(varied):.0f} %' if varied else ''})"
+
+
+def test_every_kept_record_that_is_not_valid_has_its_reasons_in_the_docs():
+    folder = ROOT / "benchmarks/results"
+    rows = dict(re.findall(r"^\| \[(.+?)\]\(.+?\) \| (.+) \|$", (folder / "README.md").read_text(), re.M))
+    records = {path.relative_to(folder).as_posix(): json.loads(path.read_text()) for path in folder.rglob("*.json")}
+    judged = {name: data["verdict"] for name, data in records.items() if isinstance(data, dict) and "verdict" in data}
+    wanted = {name: ", ".join(failed_checks(each)) for name, each in judged.items() if not each["valid"]}
+    assert rows == wanted
+
+
 def test_the_script_of_records_wants_a_gpu_and_a_clean_checkout(tmp_path):
     (tmp_path / "python").write_text("#!/bin/sh\necho 0\n")
     (tmp_path / "python").chmod(0o755)

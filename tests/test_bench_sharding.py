@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -172,6 +173,20 @@ def test_results_of_any_size_are_checked_in_sampled_rows_and_columns(running, gr
     assert cases.CASES[2].nbytes > 2**31, "the largest case is checked as the others are"
     rows, columns = cases.CASES[2].sampled(measuring.SAMPLED)
     assert (rows[0], rows[-1], len(rows), len(columns)) == (0, 16383, 16, 16)
+
+
+def test_a_wrong_result_of_a_large_case_makes_its_row_invalid():
+    """Whatever the size: the result is that of a fake, so that nothing is computed."""
+    case = types.SimpleNamespace(
+        name="16384", dims=(16384,) * 3, flops=1.0, nbytes=2**33, create=tuple,
+        compute=lambda operands: types.SimpleNamespace(numpy=lambda: np.zeros((4, 4))),
+        sampled=lambda count: (np.arange(2), np.arange(2)), expected=lambda *words: np.ones((2, 2)),
+    )  # fmt: skip
+    bench = object.__new__(measuring.Bench)
+    bench.workers, bench.barrier = 1, lambda: None
+    row = bench.measure(case, 3)
+    assert row["wrong_elements"] == 4
+    assert "wrong_elements" in {reason["code"] for reason in row["verdict"]["reasons"]}
 
 
 # -- failures --------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.core import timing, verdict
+from benchmarks.core import tables, timing, verdict
+from benchmarks.core.results import Record
 
 COLUMNS = ("figure", "value", "unit", "formula", "goal", "reached", "details")
 
@@ -56,3 +58,16 @@ class Row:
         goal = "" if self.bound is None else f"{self.goal} {self.bound:g} {'reached' if self.reached else 'MISSED'}"
         details = "  ".join(f"{key}={value:.1f}" for key, value in self.details.items())
         return f"{self.name:42} {self.value:12,.2f} {self.unit:26} {goal:18} {details}"
+
+
+def run_all(record: Record, title: str, measurements: Mapping[str, Iterable[Row]]) -> None:
+    """Put each row into the record as soon as it is measured; a table of all of them at the end."""
+    rows: list[Row] = []
+    for name, measured in measurements.items():
+        for number, row in enumerate(measured):
+            rows.append(row)
+            record.put(name, str(number), value=row.record())
+            print(f"{row.name}: {row.value:.4g} {row.unit}", file=sys.stderr, flush=True)
+    record.finish()
+    tables.show(title, COLUMNS, [row.cells() for row in rows])
+    print(f"record: {record.path}")

@@ -125,7 +125,7 @@ def mean_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float
 
 
 def runs_interval(figures: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean of repeated runs: what another run may give. None with fewer than three."""
+    """The 95 % interval of the mean of repeated runs, by how much they differ. None with fewer than three."""
     if len(figures) < 3:
         return None
     mean, half = statistics.fmean(figures), student(len(figures) - 1) * statistics.stdev(figures)

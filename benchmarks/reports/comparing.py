@@ -49,7 +49,7 @@ class Value:
 
     @property
     def between(self) -> bool:
-        """Whether the interval says what another run may give."""
+        """Whether the interval knows by how much runs differ."""
         return len(self.values) >= RUNS
 
     def wide(self, variation: float) -> tuple[float, float]:
