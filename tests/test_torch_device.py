@@ -55,6 +55,18 @@ def test_values_go_to_the_device_and_back() -> None:
     assert torch.zeros_like(torch.ones(2, device=DEVICE), device="cpu").device.type == "cpu"
 
 
+def test_modules_without_sizes() -> None:
+    """The parameters of lazy modules get their shapes at the first call, on the device too."""
+    model = torch.nn.Sequential(torch.nn.LazyConv2d(3, 2), torch.nn.LazyBatchNorm2d(), torch.nn.Flatten())
+    model.append(torch.nn.LazyLinear(2))
+    model.to(DEVICE)
+    y = model(numbers(2, 1, 4, 4).to(DEVICE))
+    y.sum().backward()
+    assert [type(p) for p in model.parameters()] == [torch.nn.Parameter] * 6
+    assert all(p.grad is not None and p.device.type == DEVICE for p in model.parameters())
+    assert torch.allclose(y.cpu(), copy.deepcopy(model).cpu()(numbers(2, 1, 4, 4)), atol=1e-5)
+
+
 def test_positions_on_the_cpu() -> None:
     x, at, mask = numbers(4, 3), torch.tensor([2, 0]), torch.tensor([True, False, True, True])
     for position in (at, mask, (slice(None), at), (at, at), (Ellipsis, at), (at, slice(0, 2)), (None, mask)):
