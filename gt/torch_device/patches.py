@@ -120,10 +120,10 @@ def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def apply(module: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
         # Parameters without a shape yet have a class of their own, which the replacement would lose.
-        lazy = [(p, type(p)) for p in module._parameters.values() if is_lazy(p)]
+        lazy = [(p, type(p)) for p in module._parameters.values() if p is not None and is_lazy(p)]
         result = convert(module, fn, recurse)
         for parameter, kind in lazy:
-            parameter.__class__ = kind  # type: ignore[union-attr, assignment]
+            parameter.__class__ = kind
         return result
 
     def convert(module: torch.nn.Module, fn: Callable[..., Any], recurse: bool) -> torch.nn.Module:
