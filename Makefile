@@ -1,12 +1,13 @@
 # make demo        from nothing to a running example
 # make test        install what the tests need, and pass them        make test-quick  a few of each, while editing
 # make test-all    the long random ones too, as CI does              make test-gpu    what needs a GPU
+# make test-torch TORCH=2.15.0    what depends on the version of torch, with that version
 # make check       format, lint, types, sizes                        make bench       the control plane's figures
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-quick test-gpu check bench clean
+.PHONY: demo test test-all test-quick test-torch test-gpu check bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
@@ -24,6 +25,21 @@ test-all: .venv/test .venv/programs .venv/browser .venv/sshd .venv/slurm .venv/h
 
 test-quick: .venv/test
 	$(PYTEST) -m "not long" --quick
+
+# the tests of the device of torch, of what workers compute with torch, and of torch's names, in an environment of their own
+TORCH ?= 2.15.0
+TORCH_BIN := .venv-torch-$(TORCH)/bin
+TORCH_TESTS := $(wildcard tests/test_torch_*.py) $(addprefix tests/test_,$(addsuffix .py,ops gradients opinfo tensor nn \
+	functional optim compile compiled_module hot_levels saving saving_objects))
+
+test-torch: .venv-torch-$(TORCH)/test
+	PYTHONDONTWRITEBYTECODE= $(TORCH_BIN)/python -m pytest --numprocesses auto --dist worksteal $(TORCH_TESTS)
+
+.venv-torch-$(TORCH)/test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-torch-$(TORCH)
+	{ grep -v '^torch' constraints.txt; echo torch==$(TORCH); } > .venv-torch-$(TORCH)/constraints.txt
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv-torch-$(TORCH)/constraints.txt -e '.[worker,test]'
+	touch $@
 
 # what needs a GPU, one is enough; the interpreter is the machine's own if it has torch: make test-gpu PYTHON=python3
 test-gpu:
@@ -102,4 +118,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-torch-* build *.egg-info

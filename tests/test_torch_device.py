@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -53,6 +53,75 @@ def test_values_go_to_the_device_and_back() -> None:
     assert torch.tensor([1.5], device=DEVICE).item() == 1.5
     assert torch.arange(3, device=DEVICE).tolist() == [0, 1, 2]
     assert torch.zeros_like(torch.ones(2, device=DEVICE), device="cpu").device.type == "cpu"
+
+
+def test_modules_without_sizes() -> None:
+    """The parameters of lazy modules get their shapes at the first call, on the device too."""
+    model = torch.nn.Sequential(torch.nn.LazyConv2d(3, 2), torch.nn.LazyBatchNorm2d(), torch.nn.Flatten())
+    model.append(torch.nn.LazyLinear(2))
+    model.to(DEVICE)
+    y = model(numbers(2, 1, 4, 4).to(DEVICE))
+    y.sum().backward()
+    assert [type(p) for p in model.parameters()] == [torch.nn.Parameter] * 6
+    assert all(p.grad is not None and p.device.type == DEVICE for p in model.parameters())
+    assert torch.allclose(y.cpu(), copy.deepcopy(model).cpu()(numbers(2, 1, 4, 4)), atol=1e-5)
+
+
+def test_positions_on_the_cpu() -> None:
+    x, at, mask = numbers(4, 3), torch.tensor([2, 0]), torch.tensor([True, False, True, True])
+    for position in (at, mask, (slice(None), at), (at, at), (Ellipsis, at), (at, slice(0, 2)), (None, mask)):
+        want, got = x.clone(), x.to(DEVICE).requires_grad_()
+        assert torch.equal(got[position].cpu(), want[position])
+        got[position].sum().backward()
+        assert got.grad is not None
+        assert got.grad.sum() == want[position].numel()
+        written = x.to(DEVICE)
+        want[position] = 5
+        written[position] = 5
+        assert torch.equal(written.cpu(), want)
+    want, written = x.clone(), x.to(DEVICE)
+    for y in (want, written):
+        y[at] += 1
+        y.index_put_((at,), torch.ones(3, device=y.device), accumulate=True)
+    assert torch.equal(written.cpu(), want)
+    with pytest.raises(RuntimeError, match=r"same device|on cpu"):
+        x[at.to(DEVICE)]
+
+
+def test_a_complex_number_beside_a_tensor_that_is_written() -> None:
+    pairs = torch.complex(numbers(2, 3), numbers(2, 3))
+    for write in (torch.Tensor.mul_, torch.Tensor.add_, torch.Tensor.sub_, torch.Tensor.div_):
+        assert torch.allclose(write(pairs.to(DEVICE), 2 + 1j).cpu(), write(pairs.clone(), 2 + 1j))
+    with pytest.raises(RuntimeError, match=r"can't be cast|complex"):
+        numbers(2).to(DEVICE).mul_(1j)
+
+
+def test_writes_into_conjugates() -> None:
+    """A conjugate, and its imaginary part, share memory with the tensor."""
+    pairs = torch.complex(numbers(2, 3), numbers(2, 3) + 1)
+    writes: list[Callable[[torch.Tensor], Any]] = [
+        lambda c: c.imag.add_(1),
+        lambda c: c.imag.mul_(2),
+        lambda c: c.imag.copy_(torch.ones(2, 3)),
+        lambda c: c.imag.fill_(3),
+        lambda c: c.imag.zero_(),
+        lambda c: c.real.add_(1),
+        lambda c: c.imag[0].sub_(5),
+        lambda c: c.mul_(1j),
+        lambda c: c.fill_(1 + 2j),
+        lambda c: c.imag.__setitem__(0, 7),
+        lambda c: c.T.conj().imag.add_(c.imag.T),
+        lambda c: torch.exp(c.real, out=c.imag),
+    ]
+    for k, writing in enumerate(writes):
+        results = []
+        for place in ("cpu", DEVICE):
+            x = pairs.clone().to(place)
+            c = x.conj()
+            writing(c)
+            results.append((x.cpu(), c.resolve_conj().cpu(), c.imag.resolve_neg().cpu()))
+        for got, want in zip(results[1], results[0], strict=True):
+            assert torch.allclose(got, want), (k, got, want)
 
 
 @pytest.mark.parametrize("n", [1, 4, 5])

@@ -78,6 +78,36 @@ def test_gradients_of_gradients(name: str) -> None:
         both(penalty, *tensors)
 
 
+PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {
+    "matmul": lambda x, w, b: x @ w.T,
+    "vector": lambda x, w, b: x @ b,
+    "linear": lambda x, w, b: functional.linear(x, w, b),
+    "linear without bias": lambda x, w, b: functional.linear(x, w),
+}
+
+
+@pytest.mark.parametrize("kind", ["complex", "mixed", "real"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_beside_complex_numbers(name: str, kind: str) -> None:
+    """torch itself refuses gradients of complex products that are one op; the real ones are recorded otherwise then."""
+    pairs = [torch.complex(numbers(*shape), numbers(*shape, seed=2)) for shape in ((4, 6), (6, 6), (6,))]
+    tensors = pairs if kind == "complex" else [x.real.contiguous() for x in pairs]
+    assert pairs[0].to(DEVICE).is_complex()
+
+    def penalty(*xs: torch.Tensor) -> Any:
+        xs = tuple(x.requires_grad_() for x in xs)
+        y = PRODUCTS[name](*xs)
+        y = y * torch.tensor(1 + 2j, device=y.device) if kind == "mixed" else y
+        first = torch.autograd.grad(y.abs().square().sum(), xs, create_graph=True, allow_unused=True)
+        total = sum(g.abs().square().sum() for g in first if g is not None)
+        second = torch.autograd.grad(total, xs, allow_unused=True)
+        return [
+            torch.view_as_real(g.resolve_conj()) if g.is_complex() else g for g in (*first, *second) if g is not None
+        ]
+
+    both(penalty, *tensors)
+
+
 # -- forward mode and functions of functions -------------------------------------------------
 
 

@@ -139,6 +139,10 @@ def without_transforms(function: type[torch.autograd.Function]) -> Callable[...,
     return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return, misc]
 
 
+#: A context in which kernels of autograd are skipped.
+below_autograd: Callable[[], AbstractContextManager[None]] = torch._C._AutoDispatchBelowAutograd
+
+
 def is_forward_mode() -> bool:
     """Whether torch differentiates forward."""
     return forward_ad._current_level >= 0

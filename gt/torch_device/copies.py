@@ -138,6 +138,8 @@ def _write_copy(target: torch.Tensor, value: Tensor) -> None:
     """Write a value of any dtype, and of any shape that can be expanded to the target's."""
     if target.is_complex() and target.is_conj():
         value = value.conj()
+    elif target.is_neg():  # the imaginary part of a conjugate
+        value = -value
     write(target, convert(value, dtype_of(target.dtype)))
 
 

@@ -10,6 +10,7 @@ counter of an optimizer: its storage holds the number (``_gt_number``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -28,8 +29,33 @@ from gt.torch_device.placement import mapped_files
 from gt.types import DTYPES, DType, TensorType
 
 CLONE, COPY, CONJ = OPS["clone"], OPS["copy"], OPS["conj"]
-TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, name) for name, dtype in DTYPES.items()}
-GT_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+#: Called once, before the first complex tensor is made.
+BEFORE_COMPLEX: list[Callable[[], None]] = []
+
+
+class _Dtypes(dict[Any, Any]):
+    """A table of dtypes. Its complex ones are entered when they are first looked up."""
+
+    def __init__(self, pairs: dict[Any, Any], is_complex: Callable[[Any], bool]) -> None:
+        super().__init__({a: b for a, b in pairs.items() if not is_complex(a)})
+        self._complex = {a: b for a, b in pairs.items() if is_complex(a)}
+
+    def get(self, dtype: Any, default: Any = None) -> Any:
+        return self[dtype] if dtype in self or dtype in self._complex else default
+
+    def __missing__(self, dtype: Any) -> Any:
+        found = self._complex[dtype]
+        self.update(self._complex)
+        while BEFORE_COMPLEX:
+            BEFORE_COMPLEX.pop()()
+        return found
+
+
+_PAIRS: dict[DType, torch.dtype] = {dtype: getattr(torch, name) for name, dtype in DTYPES.items()}
+TORCH_DTYPES: dict[DType, torch.dtype] = _Dtypes(_PAIRS, lambda dtype: dtype.is_complex)
+GT_DTYPES: dict[torch.dtype, DType] = _Dtypes(
+    {theirs: ours for ours, theirs in _PAIRS.items()}, lambda dtype: dtype.is_complex
+)
 
 
 class OperandError(GtError, RuntimeError):
@@ -126,7 +152,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
     try:
         return GT_DTYPES[dtype]
     except KeyError:
-        raise DTypeError(f"GT has no {dtype}; there are {', '.join(map(str, GT_DTYPES))}") from None
+        raise DTypeError(f"GT has no {dtype}; there are {', '.join(map(str, _PAIRS.values()))}") from None
 
 
 # -- addresses -----------------------------------------------------------------------------

@@ -16,13 +16,14 @@ from warnings import warn
 import torch
 
 from gt.client.tensor.arguments import normalize_dim
+from gt.client.tensor.arguments import operand as gt_operand
 from gt.client.tensor.emit import binary, call, call_into, unary
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError
 from gt.functions.derive import pair
 from gt.functions.pointwise import scaled
 from gt.ops import Attrs, Op
-from gt.torch_device.backend import Kernel, new_tensor
+from gt.torch_device.backend import NAME, Kernel, is_on_device, new_tensor
 from gt.torch_device.handles import TORCH_DTYPES, OperandError, dtype_of, operand, own, resolved, unwrap, wrap, write
 from gt.torch_device.plans import planned
 from gt.types import NUMBER_OF
@@ -119,6 +120,16 @@ def with_out(function: Function, names: tuple[str, ...]) -> Kernel:
     return kernel
 
 
+def with_positions(kernel: Kernel) -> Kernel:
+    """The kernel of an indexing: as on other devices of torch's, positions on the CPU are copied to the device."""
+
+    def copying(x: torch.Tensor, positions: Any, *args: Any, **kwargs: Any) -> Any:
+        moved = [i if i is None or is_on_device(i) else i.to(NAME) for i in positions]
+        return kernel(x, moved if is_on_device(x) else positions, *args, **kwargs)
+
+    return copying
+
+
 def check_cast(value: Tensor, target: torch.Tensor) -> None:
     """Refuse a result that does not fit into the dtype of the tensor that is written, as torch does."""
     dtype = TORCH_DTYPES[value._type.dtype]
@@ -200,7 +211,7 @@ def scaled_in_place(op: Op) -> Kernel:
 
     def kernel(x: torch.Tensor, other: Any, alpha: Any = 1) -> torch.Tensor:
         try:
-            value = operand(other)
+            value = _other(unwrap(x), other)
             if alpha != 1:
                 value = scaled(op.name, unwrap(x), value, alpha)
             call_into(op, unwrap(x), (value,))
@@ -242,6 +253,11 @@ def binary_kernel(op: Op, scaled: Function | None = None) -> Kernel:
     return kernel
 
 
+def _other(target: Tensor, x: Any) -> Any:
+    """The operand beside a target that is written. A complex number becomes a tensor."""
+    return gt_operand(x, target) if type(x) is complex else operand(x)
+
+
 def unary_in_place(op: Op) -> Kernel:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         call_into(op, unwrap(x), ())
@@ -253,7 +269,8 @@ def unary_in_place(op: Op) -> Kernel:
 def binary_in_place(op: Op) -> Kernel:
     def kernel(x: torch.Tensor, other: Any) -> torch.Tensor:
         try:
-            call_into(op, unwrap(x), (operand(other),))
+            target = unwrap(x)
+            call_into(op, target, (_other(target, other),))
         except DTypeError as error:
             raise OperandError(str(error)) from None
         return x

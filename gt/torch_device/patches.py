@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from gt.client.stream import scope
 from gt.torch_device import handles
@@ -118,6 +119,14 @@ def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def apply(module: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
+        # Parameters without a shape yet have a class of their own, which the replacement would lose.
+        lazy = [(p, type(p)) for p in module._parameters.values() if p is not None and is_lazy(p)]
+        result = convert(module, fn, recurse)
+        for parameter, kind in lazy:
+            parameter.__class__ = kind
+        return result
+
+    def convert(module: torch.nn.Module, fn: Callable[..., Any], recurse: bool) -> torch.nn.Module:
         future = torch.__future__
         if future.get_swap_module_params_on_conversion() or not _changes_device(module, fn):
             return original(module, fn, recurse)  # type: ignore[no-any-return]

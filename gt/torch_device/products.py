@@ -1,4 +1,9 @@
-"""The gradient of `matmul`, where torch differentiates or vectorizes it in turn: it has no rules for that."""
+"""Gradients of products for which torch has no rules.
+
+These are the gradient of `matmul`, where torch differentiates or vectorizes it in turn, and both products with complex
+numbers. torch refuses the latter after it has called the kernel, so from the first complex tensor on, products are
+recorded by kernels in Python. They cost more, so programs without complex numbers keep torch's.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gt.torch_device import backend
+from gt.torch_device import backend, handles
 from gt.torch_device.compositions.layers import OVERLOADS
 from gt.torch_device.kernels import functional
 
@@ -17,6 +22,53 @@ _in_one_kernel = functional(OVERLOADS[NAME])
 def register() -> None:
     backend.add_kernel(NAME, _backward, backend.AUTOGRAD_KEY)
     backend.add_kernel(NAME, _by_products, backend.VMAP_KEY)
+    handles.BEFORE_COMPLEX.append(_record_in_python)
+
+
+def _record_in_python() -> None:
+    for name, backward in (("matmul", _matmul_gradients), ("linear", _linear_gradients)):
+        backend.add_kernel(name, _recorded(backend.overload_packet(name), backward), backend.AUTOGRAD_KEY)
+
+
+def _recorded(product: Any, backward: Any) -> backend.Kernel:
+    """The kernel of a product that records it: as one node, or by its parts where a number is complex."""
+
+    def kernel(*args: Any) -> Any:
+        if any(x is not None and x.is_complex() for x in args) or backend.is_transformed():
+            return product.decompose(*args)
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in args):
+            return _apply(product, backward, *args)
+        with backend.below_autograd():
+            return product(*args)
+
+    return kernel
+
+
+class _Product(torch.autograd.Function):
+    """A product of real numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, product: Any, backward: Any, *args: Any) -> Any:
+        ctx.save_for_backward(*args)
+        ctx.backward_of = backward
+        with backend.below_autograd():
+            return product(*args)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return None, None, *ctx.backward_of(grad, *ctx.saved_tensors, mask=ctx.needs_input_grad[2:])
+
+
+_apply = backend.without_transforms(_Product)
+
+
+def _matmul_gradients(grad: Any, a: Any, b: Any, mask: Any) -> Any:
+    return torch.ops.aten.matmul_backward(grad, a, b, list(mask))
+
+
+def _linear_gradients(grad: Any, x: Any, weight: Any, *bias: Any, mask: Any) -> Any:
+    results = torch.ops.aten.linear_backward(x, grad, weight, [*mask, False][:3])
+    return results[: len(mask)]
 
 
 def _backward(grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, mask: Any) -> Any:

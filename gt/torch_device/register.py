@@ -41,6 +41,8 @@ TORCHS_OWN = frozenset(("alias", "copy", "detach", "detach_", "full", "lift", "l
     "scalar_tensor", "set", "set_", "resize", "zeros", "fill", "zero", "is_pinned", "item", "to"))  # fmt: skip
 #: ATen calls other functions by a name that GT has.
 OTHER_FUNCTIONS = ("normal.out",)
+#: Their second argument is a list of positions, which may be on the CPU.
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put")
 #: Functions of GT that return no tensor.
 NO_TENSOR = ("equal",)
 #: Functions with a factor ``alpha``, which is 1 in most calls: name -> (op, function with alpha).
@@ -91,7 +93,7 @@ def _derive(overload: str) -> None:
         return
     kernel = _kernel_of(overload, backend.schema_of(overload))
     if kernel is not None:
-        _add(overload, kernel)
+        _add(overload, kernels.with_positions(kernel) if base in INDEXING else kernel)
     elif backend.has_kernel(overload, "CompositeExplicitAutogradNonFunctional"):
         # torch would call the overload with ``out=`` instead, and the fallback would name that
         backend.add_kernel(overload, _missing(overload))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 _MISSING = """
-_histogramdd_bin_edges _histogramdd_from_bin_tensors _upsample_bilinear2d_aa fractional_max_pool2d
+_histogramdd_bin_edges _histogramdd_from_bin_tensors fractional_max_pool2d
 fractional_max_pool3d hash_tensor histogram igammac igammac_ linalg_ldl_factor_ex linalg_ldl_solve segment_reduce
 special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
@@ -19,6 +21,8 @@ special_spherical_bessel_j0 special_zeta
 """
 #: Functions of ATen without a kernel. They raise, or run on the client's CPU if asked to.
 MISSING = frozenset(_MISSING.split())
+if torch.__version__ >= "2.15":
+    MISSING |= {"_scaled_dot_product_flash_attention_for_cpu", "linalg_matrix_sqrth", "linalg_polar"}
 
 _DROPPED = "what is dropped is drawn, and torch's draws are not GT's"
 _UNWRITTEN = "memory that nobody wrote has other values"
@@ -29,6 +33,10 @@ _SMALL = "the system of equations is close to singular, so rounding is magnified
 #: OpInfo's name -> why its results differ, and in which samples
 DIFFERENT: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "addbmm": ("torch writes a larger result into a smaller tensor, which changes its shape", lambda case: True),
+    "addmv": (
+        "torch before 2.12 does not look at the dtypes",
+        lambda case: torch.__version__ < "2.12" and case.family == "mixed",
+    ),
     "as_strided": (_OVERLAP, lambda case: case.family == "gradients"),
     "as_strided_copy": (_OVERLAP, lambda case: case.family == "gradients"),
     "as_strided_scatter": (_OVERLAP, lambda case: case.family == "gradients"),

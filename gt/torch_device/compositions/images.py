@@ -82,6 +82,8 @@ def _adaptive_max_backward(rank: int) -> Callable[..., Tensor]:
 def _max_unpool(rank: int) -> Callable[..., Tensor]:
     def unpool(x: Tensor, at: Tensor, size: Any, *window: Any) -> Tensor:
         lead, size = x._type.shape[:-rank], tuple(size)
+        if x._type.ndim not in (rank + 1, rank + 2):
+            raise ShapeError(f"max_unpool{rank}d: needs {rank + 1} or {rank + 2} dims, not {x._type}")
         if x._type.shape != at._type.shape or len(size) != rank:
             raise ShapeError(f"max_unpool{rank}d: a value of {x._type} for each position of {at._type}, size {size}")
         zeros = creation.zeros((*lead, prod(size)), dtype=x._type.dtype)
