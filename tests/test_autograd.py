@@ -353,6 +353,42 @@ def test_hooks_after_a_gradient_was_added() -> None:
         gt.ones(1).register_post_accumulate_grad_hook(print)
 
 
+@pytest.mark.parametrize("freeze", [lambda x: x.requires_grad_(False), lambda x: x.detach_()])
+def test_hooks_stay_while_a_leaf_is_frozen(freeze: Any) -> None:
+    def run(lib: Any) -> list[Any]:
+        x, seen = lib.tensor([1.0, 2.0], requires_grad=True), []
+        x.register_hook(lambda g: g * 0.5)
+        handle = x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
+        before = (x * 3).sum()
+        freeze(x)
+        x.requires_grad_()
+        (x * x).sum().backward()
+        before.backward()
+        handle.remove()
+        (x * 4).sum().backward()
+        return [*seen, x.grad.tolist()]
+
+    assert run(gt) == run(torch)
+
+
+def test_a_leaf_that_was_frozen_before_the_pass() -> None:
+    """Also in passes that repeat, and those of the frozen leaf are not taken for those of the others."""
+
+    def run(lib: Any) -> list[Any]:
+        x, y, seen = *(lib.tensor([k + 1.0, 2.0], requires_grad=True) for k in range(2)), []
+        for i in range(30):
+            loss = (x * y).sum()
+            x.requires_grad_(i % 7 < 4)
+            loss.backward()
+            x.requires_grad_()
+            seen += [None if z.grad is None else z.grad.tolist() for z in (x, y)]
+            if i % 9 == 8:
+                x.grad = y.grad = None
+        return seen
+
+    assert run(gt) == run(torch)
+
+
 def test_a_step_inside_the_backward_pass() -> None:
     weights = [leaf(1.0, 2.0), leaf(3.0, 4.0)]
     optimizers = {w: gt.optim.SGD([w], lr=0.5) for w in weights}

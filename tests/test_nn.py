@@ -314,6 +314,27 @@ def test_attributes():
         Bad()
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize("by", ["optimizer", "module"])
+def test_zero_grad_writes_zeros_into_the_gradients(by):
+    """So a gradient that the program keeps is cleared, and added to, like torch's."""
+
+    def run(lib):
+        net = lib.nn.Linear(2, 1)
+        optimizer = lib.optim.SGD(net.parameters(), lr=0.1)
+        net(lib.ones(1, 2)).sum().backward()
+        kept = net.weight.grad
+        values = [kept.tolist()]
+        (optimizer if by == "optimizer" else net).zero_grad(set_to_none=False)
+        values.append(kept.tolist())
+        (net(lib.ones(1, 2)) * 3).sum().backward(create_graph=True)
+        values.append(kept.tolist())
+        net.zero_grad(set_to_none=False)
+        return [*values, net.weight.grad.requires_grad, net.weight.grad.tolist()]
+
+    assert run(gt) == run(torch)
+
+
 def test_modes_casts_and_zero_grad():
     net = Net()
     assert not net.eval().blocks[0].training

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gt.client.grad.backward import as_leaf, enable_grad
 from gt.client.grad.backward import grad as gradients
+from gt.client.grad.grad_mode import enable_grad
+from gt.client.grad.leaves import as_leaf
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError, ShapeError
 from gt.functions.creation import ones_like, zeros_like

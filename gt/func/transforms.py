@@ -11,8 +11,9 @@ from functools import wraps
 from typing import Any
 
 from gt.autograd import functional
-from gt.client.grad.backward import as_leaf, enable_grad
 from gt.client.grad.backward import grad as gradients
+from gt.client.grad.grad_mode import enable_grad
+from gt.client.grad.leaves import as_leaf
 from gt.client.tensor.tape import LeafNode
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError, ShapeError

@@ -7,7 +7,7 @@ from functools import wraps
 from math import ceil
 from typing import Any
 
-from gt.client.grad import backward
+from gt.client.grad import leaves
 from gt.client.stream import connect
 from gt.client.tensor import foreign
 from gt.client.tensor.arguments import (
@@ -68,7 +68,7 @@ def with_options(make: Maker) -> Maker:
     ) -> Tensor:
         check_device(device)
         tensor = make(*args, **options)
-        return backward.requires_grad_(tensor) if requires_grad else tensor
+        return leaves.requires_grad_(tensor) if requires_grad else tensor
 
     show_parameters(maker, make, SHARED, returns="Tensor")
     return maker

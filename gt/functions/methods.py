@@ -7,7 +7,7 @@ from sys import modules
 from types import FunctionType
 from typing import Any
 
-from gt.client.grad import backward
+from gt.client.grad import backward, leaves
 from gt.client.tensor import html, layout, printing
 from gt.client.tensor.arguments import Device, check_device, convert, dtype_of, operand, require_tensor, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
@@ -265,7 +265,7 @@ def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
         raise GradError("only leaf tensors can be deep-copied; x.detach() is one")
     result = memo[id(x)] = pointwise.clone(detached(x))
     result.grad = None if x._grad is None else _deep_copy(x._grad, memo)
-    return backward.requires_grad_(result, x._node is not None)
+    return leaves.requires_grad_(result, x._node is not None)
 
 
 def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:

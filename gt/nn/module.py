@@ -6,15 +6,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from gt.client.grad.backward import requires_grad_
 from gt.client.grad.handles import RemovableHandle
+from gt.client.grad.leaves import clear_grad, requires_grad_
 from gt.client.stream import configuration, recorder
 from gt.client.tensor import placing
 from gt.client.tensor.arguments import dtype_of
 from gt.client.tensor.emit import detached
 from gt.client.tensor.foreign import find_dtype
 from gt.client.tensor.tensor import Tensor
-from gt.functions.creation import zeros_like
 from gt.nn import hooks, state
 from gt.nn.parameter import Buffer, Parameter, assign, check_type, type_name
 from gt.nn.state import join
@@ -261,8 +260,7 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of all parameters, or set them to zeros."""
         for p in self.parameters():
-            if p.grad is not None:
-                p.grad = None if set_to_none else zeros_like(p.grad)
+            clear_grad(p, set_to_none)
 
     def to(
         self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, memory_format: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.grad.backward import requires_grad_
+from gt.client.grad.leaves import requires_grad_
 from gt.client.tensor.emit import current, detached
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import as_tensor, empty

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from gt.client.grad.backward import enable_grad, is_leaf
 from gt.client.grad.handles import RemovableHandle, in_list
+from gt.client.grad.leaves import clear_grad
 from gt.client.stream import recorder
 from gt.client.tensor import rebalancing
 from gt.client.tensor.emit import call_into_many
@@ -102,12 +103,8 @@ class Optimizer:
         """Remove the gradients of all parameters, or set them to zeros."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p._grad is None:
-                    continue
-                if set_to_none:
-                    p.grad = None
-                else:
-                    p.grad = zeros_like(p.grad)
+                if p._grad is not None:
+                    clear_grad(p, set_to_none)
 
     # -- a step ----------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ from typing import Any
 from gt.client.grad import repeated_pass
 from gt.client.grad.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.grad.hooks import AFTER, register_hook, register_post_accumulate_grad_hook
+from gt.client.grad.leaves import as_leaf, detach_, requires_grad_
 from gt.client.signals.signal import backward_scope
 from gt.client.stream import configuration, recorder, sites
 from gt.client.tensor import placing
 from gt.client.tensor.emit import binary, current, detached
-from gt.client.tensor.relocation import place_by
 from gt.client.tensor.tape import Edge, LeafNode, Node, RetainGradHook, mode, retain_grad_hooks
 from gt.client.tensor.tensor import Tensor, on_cell
 from gt.errors import GradError
@@ -220,7 +220,9 @@ def _run_hooks(node: Any, index: int, g: Tensor | None) -> Tensor | None:
 
 
 def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
-    """Add to the ``grad`` of a tensor. Without ``create_graph`` this is done in place."""
+    """Add to the ``grad`` of a tensor, if it still requires one. Without ``create_graph`` this is done in place."""
+    if leaf._node is None:
+        return
     if leaf._grad is None:
         # Another tensor may share this value, and a later addition in place must not change that tensor.
         leaf.grad = g if create_graph else detached(g).clone() if is_shared(g) else detached(g)
@@ -230,7 +232,7 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
         if recorder.active is not None:
             recorder.active.note_grad(leaf)
         leaf._grad.add_(g)
-    if leaf._node is not None and leaf._node.hooks:
+    if leaf._node.hooks:
         for hook in tuple(leaf._node.hooks.get(AFTER, ())):
             hook(leaf)
 
@@ -306,38 +308,6 @@ def formula_grads(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, op
 
 
 # -- methods and properties of a tensor --------------------------------------------------
-
-
-def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
-    """Set whether the backward pass computes a gradient for this tensor."""
-    current(x)
-    if isinstance(x._node, Node):
-        if not requires_grad:
-            raise GradError("you can only change requires_grad flags of leaf variables; use x.detach()")
-    elif not requires_grad:
-        x._node = None
-    elif x._node is None:
-        if x._type.dtype.kind not in "fc":
-            raise GradError("only Tensors of floating point and complex dtype can require gradients")
-        if configuration.current.auto:
-            place_by(x, configuration.PARAMETER)
-        as_leaf(x)
-    return x
-
-
-def as_leaf(x: Tensor) -> Tensor:
-    """Make the tensor a leaf. Unlike `requires_grad_`, this does not place it as a parameter."""
-    x._node = LeafNode(x)  # type: ignore[assignment]
-    return x
-
-
-def detach_(x: Tensor) -> Tensor:
-    """Take the tensor off the tape: it becomes a leaf without gradients."""
-    current(x)
-    if x._view is not None:
-        raise GradError("Can't detach views in-place; use x.detach()")
-    x._node = None
-    return x
 
 
 def retain_grad(x: Tensor) -> None:

@@ -13,7 +13,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.grad.backward import as_leaf, enable_grad
+from gt.client.grad.grad_mode import enable_grad
+from gt.client.grad.leaves import as_leaf
 from gt.client.stream import scope
 from gt.client.tensor import random_state, tape
 from gt.client.tensor.emit import detached

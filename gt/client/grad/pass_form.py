@@ -143,7 +143,7 @@ class PassRecording:
             raise NoForm
         if type(node) is LeafNode:
             tensor = node.tensor()
-            if tensor is None or (tensor._grad is not None and tensor._grad._view is not None):
+            if tensor is None or tensor._node is None or (tensor._grad is not None and tensor._grad._view is not None):
                 raise NoForm
             grads = () if tensor._grad is None else (tensor._grad._cell.id,)
             return _NodeNote(start, node.number, LeafForm(tensor._type, -1), (), grads, node.tensor)

@@ -145,8 +145,8 @@ def _bind_leaf(node: LeafNode, form: Any, ids: list[int], leaves: list[Tensor], 
     if tensor is None or tensor._type is not form.leaf_type:
         return False
     current: Any = tensor._node
-    if current is not node and current is not None and current.hooks:
-        return False  # it became a leaf again since, and its hooks are with the new node
+    if current is None or (current is not node and current.hooks):
+        return False  # it needs no gradient now; or it became a leaf again, and its hooks are with the new node
     grad = tensor._grad
     if (grad is None) is not (form.result >= 0):
         return False

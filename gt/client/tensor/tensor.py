@@ -87,6 +87,8 @@ class Tensor(Declared):
     #: which result of its node it is
     _index = 0
     _grad: Tensor | None = None
+    #: the node it had before `requires_grad` was switched off, with its hooks
+    _former_leaf: Any = None
     #: the distances in memory between its elements, if they are not in the order of its dims; of no view
     _strides: Shape | None = None
 
