@@ -11,7 +11,8 @@ sides        two sides of a step in turns: exposed communication, and twice the 
 gauge        the memory of a process; batch_fit: the largest batch that fits
 outliers     which rank, link or node is slower than its peers
 results      one file per run, valid JSON at every moment
-verdict      whether the figures are valid, and why not; audit: whether they follow from the raw samples
+verdict      whether the figures are valid, and why not
+audit        whether they follow from the raw samples; derived: what follows, a row for each kind of part
 rows         one row of a result table, with its goal
 tables, plots, progress
 """
