@@ -35,6 +35,16 @@ def same(got: Any, want: torch.Tensor, **tolerance: float) -> None:
 # -- values --------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_the_real_part_of_a_cast_is_a_copy() -> None:
+    for cast in (lambda x: x.float(), lambda x: x.to(gt.float32), lambda x: x.double()):
+        x = gt.tensor([1.5 + 1j, 2.5])
+        y = cast(x)
+        y.floor_()
+        assert y.tolist() == [1, 2]
+        assert x.tolist() == [1.5 + 1j, 2.5]
+
+
 def test_values_travel() -> None:
     for dtype in (np.complex64, np.complex128):
         x = gt.tensor(VALUES.astype(dtype))

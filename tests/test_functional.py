@@ -633,3 +633,10 @@ def test_bad_calls_of_ctc_loss() -> None:
         (g,) = backward.grad(F.ctc_loss(x.requires_grad_(), targets, (4, 3), (2, 2)), [x], create_graph=True)
         with pytest.raises(gt.GradError, match="ctc_loss has no second gradient"):
             backward.grad(g.sum(), [x])
+
+
+@pytest.mark.parametrize("name", ["adaptive_avg_pool2d", "adaptive_max_pool2d"])
+@pytest.mark.parametrize("shape", [(), (3,), (3, 4)])
+def test_adaptive_pools_name_the_dims_they_need(name, shape):
+    with Cluster().client(), pytest.raises(gt.ShapeError, match="needs 3 or 4 dims"):
+        getattr(gt.nn.functional, name)(gt.ones(shape), 2)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gt
+from gt.testing import Cluster
 from tests.support.worlds import agree, refused, same_after, session
 
 __all__ = ["session"]
@@ -120,6 +121,24 @@ z = e[:, 1]; z += 1
 @pytest.mark.parametrize("statements", STATEMENTS.strip().splitlines())
 def test_in_place(session, statements):
     same_after(statements)
+
+
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_a_tensor_is_overwritten_by_a_part_of_itself(backend):
+    """Torch's ``copy_`` refuses some of these, and its ``x[...] = part`` does not."""
+
+    def run(write):
+        x = gt.arange(6.0).reshape(2, 3)
+        write(x)
+        return x.tolist()
+
+    with Cluster(backend=backend).client():
+        assert run(lambda x: x.__setitem__(..., x[0])) == [[0, 1, 2]] * 2
+        assert run(lambda x: x.__setitem__(slice(None), x[1])) == [[3, 4, 5]] * 2
+        assert run(lambda x: x.copy_(x[1])) == [[3, 4, 5]] * 2
+        assert run(lambda x: x.t().copy_(x[0, 1])) == [[1, 1, 1]] * 2
+        assert run(lambda x: x[:, 1:].copy_(x[:, :2])) == [[0, 0, 1], [3, 3, 4]]
+        assert run(lambda x: x[:, 1:].__setitem__(..., x[:, :2])) == [[0, 0, 1], [3, 3, 4]]
 
 
 def test_in_place_methods_return_the_same_object(session):

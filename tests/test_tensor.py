@@ -153,6 +153,10 @@ m | (x > 0)
 m ^ (x > 0)
 i & 3
 3 | i
+2 << i
+i << True
+False >> i
+gt.bitwise_right_shift(-9, i)
 i ^ 1
 x == y
 x == 1

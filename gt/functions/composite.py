@@ -37,6 +37,9 @@ METHODS = ("sum_to_size", "to_dense", "to_sparse", "to_sparse_coo", "to_sparse_c
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral along a dim by the trapezoidal rule."""
+    y = require_tensor("trapezoid", y)
+    if x is None and y._type.dtype.kind not in "fcb":
+        y = cast(y, int64)  # the sum of two neighbours may be more than a small integer holds
     return reduce.sum(_strips("trapezoid", y, x, dx, dim), dim) / 2
 
 

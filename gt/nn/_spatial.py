@@ -244,7 +244,8 @@ def _output_sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
     requested = tuple(output_size) if isinstance(output_size, tuple | list) else (output_size,) * rank
     if len(requested) != rank:
         raise refuse(ShapeError, f"output_size is an int or {rank} of them", "adaptive_pool", x, output_size)
-    return tuple(n if r is None else r for r, n in zip(requested, x._type.shape[-rank:], strict=True))
+    sizes = (1,) * (rank - x._type.ndim) + x._type.shape[-rank:]  # the op refuses a tensor with too few dims
+    return tuple(n if r is None else r for r, n in zip(requested, sizes, strict=True))
 
 
 def _adaptive_avg(rank: int) -> TensorFunction:

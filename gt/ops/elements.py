@@ -63,3 +63,9 @@ def _length(data: Any, shape: tuple[int, ...], itemsize: int, dtype: str) -> int
 def wide(np: Any, *xs: Any) -> tuple[Any, ...]:
     """The operands, with float16 as float32: numpy would compute in float16."""
     return tuple(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in xs)
+
+
+def apart(source: Any, target: Any) -> Any:
+    """A source that torch can copy to the target: torch refuses some that share its memory, and garbles others."""
+    shared = source.untyped_storage().data_ptr() == target.untyped_storage().data_ptr()
+    return source.clone() if shared else source

@@ -249,10 +249,12 @@ _WHOLE: dict[str, Any] = {
 
 
 def _left(np: Any, a: Any, b: Any) -> Any:
+    a = a if isinstance(a, np.ndarray) else b.dtype.type(a)
     return np.where((b >= 0) & (b < a.dtype.itemsize * 8), a << np.maximum(b, 0), 0)
 
 
 def _right(np: Any, a: Any, b: Any) -> Any:
+    a = a if isinstance(a, np.ndarray) else b.dtype.type(a)
     bits = a.dtype.itemsize * 8
     return np.where((b >= 0) & (b < bits), a >> np.clip(b, 0, bits - 1), np.where(a < 0, -1, 0))
 
@@ -262,7 +264,7 @@ op(
     function="ee",
     doc="The bits of the first operand shifted left by the second.",
     no_gradient="it is for integers",
-    operands="t[ti]",
+    operands="[tib]" * 2,
     **_WHOLE,
     torch=lambda torch, a, b: torch.bitwise_left_shift(a, b),
     kernel=_left,
@@ -273,7 +275,7 @@ op(
     function="ee",
     doc="The bits of the first operand shifted right by the second.",
     no_gradient="it is for integers",
-    operands="t[ti]",
+    operands="[tib]" * 2,
     **_WHOLE,
     torch=lambda torch, a, b: torch.bitwise_right_shift(a, b),
     kernel=_right,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
+from gt.ops.elements import apart
 from gt.ops.infer import (
     broadcast_shapes,
     check_imaginary,
@@ -231,7 +232,7 @@ def _overwritten(target: TensorType, source: OperandType) -> TensorType:
 
 
 def _overwrite_torch(torch: Any, target: Any, source: Any) -> Any:
-    return target.copy_(source) if isinstance(source, torch.Tensor) else target.fill_(source)
+    return target.copy_(apart(source, target)) if isinstance(source, torch.Tensor) else target.fill_(source)
 
 
 def _overwrite_numpy(np: Any, target: Any, source: Any) -> Any:

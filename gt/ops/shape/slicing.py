@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
-from gt.ops.elements import element
+from gt.ops.elements import apart, element
 from gt.ops.infer import assignable, check_imaginary, require_ints, shown, sizes
 from gt.ops.op import EITHER, OPS, Attrs, NumberRule, op
 from gt.ops.signature import Signature
@@ -136,7 +136,7 @@ def _put_torch(torch: Any, base: Any, value: Any, *starts: int, chain: Chain) ->
     if view.numel() and view.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
         raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
     if isinstance(value, torch.Tensor):
-        view.copy_(fitting(value, view.ndim))
+        view.copy_(fitting(apart(value, whole), view.ndim))
     else:
         view.fill_(value)
     return base if whole is base else base.copy_(whole)
