@@ -94,12 +94,11 @@ def _conv(rank: int) -> TensorFunction:
         groups: int = 1,
     ) -> Tensor:
         steps, spread = _per_dim("stride", stride, rank), _per_dim("dilation", dilation, rank)
-        drop: Ints = (0,) * rank
+        drop = none = (0,) * rank
         if isinstance(padding, str):
             pads, drop = _named_padding(name, padding, weight, steps, spread)
         else:
             pads = _per_dim("padding", padding, rank)
-        none = (0,) * rank
         attrs = {"stride": steps, "padding": pads, "dilation": spread, "transposed": False, "output_padding": none}
         output = _convolve(name, rank, input, weight, bias, groups, **attrs)
         for d, n in enumerate(drop):
@@ -244,8 +243,8 @@ def _output_sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
     requested = tuple(output_size) if isinstance(output_size, tuple | list) else (output_size,) * rank
     if len(requested) != rank:
         raise refuse(ShapeError, f"output_size is an int or {rank} of them", "adaptive_pool", x, output_size)
-    sizes = (1,) * (rank - x._type.ndim) + x._type.shape[-rank:]  # the op refuses a tensor with too few dims
-    return tuple(n if r is None else r for r, n in zip(requested, sizes, strict=True))
+    sizes = (1,) * rank + x._type.shape  # the op refuses a tensor with too few dims
+    return tuple(n if r is None else r for r, n in zip(requested, sizes[-rank:], strict=True))
 
 
 def _adaptive_avg(rank: int) -> TensorFunction:
