@@ -50,6 +50,8 @@ def program(rng: random.Random) -> list[Any]:
                 words.append(-x)
             alive.append(fresh)
             fresh += 1
+        elif kind < 0.65:
+            words += (GATHER, 0, x, x)  # the tensor itself gets another layout
         elif kind < 0.7:
             words += (19, 0, x, x, other)  # in place
         elif kind < 0.8 and len(alive) > 3:
@@ -128,6 +130,24 @@ def test_a_gather_of_a_new_or_written_tensor_stays_behind_it():
         17,
         -10,
     ]
+
+
+def test_a_gather_into_its_operand_stays_behind_the_readers_of_its_old_layout():
+    words = [16, 0, 3, 2, GATHER, 0, 10, 1, GATHER, 0, 1, 1, 17, 0, 20, 10, 3, 16, 0, 21, 1]
+    for _ in range(2):
+        result = prefetch_gathers(words, SHAPES, GATHERS).words
+        assert meaning(result) == meaning(words)
+        words = [17, 0, 19, 1, 2, *words]
+
+
+def test_a_tensor_that_is_gathered_as_a_whole_after_a_part_of_it(tmp_path):
+    """The third repetition runs a fragment, in which both gathers start early."""
+    with Cluster(2).client(), configured(tmp_path / "rows.yaml", "rows: {shard: {axis: 0}}\n"):
+        for i in range(6):
+            with gt.signal.context("rows"):
+                h = (gt.zeros(5, 6) + i) * 2
+                h[0] = h[1] * 2
+                assert h.sum().item() == 2 * i * 6 * 6
 
 
 def test_views_of_reductions_wait_for_their_first_use():

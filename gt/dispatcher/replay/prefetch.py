@@ -74,6 +74,8 @@ def _layers(instructions: list[InstructionWords], gathers: Mapping[int, int]) ->
     layers: dict[int, _GatheredLayer] = {}
     #: id -> the instruction after the last one that created, wrote or freed it
     changed: dict[int, int] = {}
+    #: id -> the instruction after the last one that read it: a gather may write a new layout into it
+    read: dict[int, int] = {}
     #: id -> the gather that created it, until its first use
     unused: dict[int, _Gather] = {}
     #: the instruction after the last one that computes
@@ -86,11 +88,13 @@ def _layers(instructions: list[InstructionWords], gathers: Mapping[int, int]) ->
             unused.pop(id, None)
         if one.code in gathers:
             ready = max(changed.get(id, 0) for id in (*one.outs, *one.operands))
+            ready = max(ready, *(read.get(id, 0) for id in one.outs))
             if ready < computed or ready == 0:  # others gather what was computed just before
                 unused[one.outs[0]] = _Gather(at, gathers[one.code], ready)
         elif one.code >= 0:
             computed = at + 1
         changed.update(dict.fromkeys(one.outs, at + 1))
+        read.update(dict.fromkeys(one.operands, at + 1))
     return list(layers.values())
 
 
