@@ -133,11 +133,8 @@ def test_a_gather_of_a_new_or_written_tensor_stays_behind_it():
 
 
 def test_a_gather_into_its_operand_stays_behind_the_readers_of_its_old_layout():
-    words = [16, 0, 3, 2, GATHER, 0, 10, 1, GATHER, 0, 1, 1, 17, 0, 20, 10, 3, 16, 0, 21, 1]
-    for _ in range(2):
-        result = prefetch_gathers(words, SHAPES, GATHERS).words
-        assert meaning(result) == meaning(words)
-        words = [17, 0, 19, 1, 2, *words]
+    words = [GATHER, 0, 10, 1, GATHER, 0, 1, 1, 16, 0, 20, 1, 17, 0, 21, 10, 3]
+    assert meaning(prefetch_gathers(words, SHAPES, GATHERS).words) == meaning(words)
 
 
 def test_a_tensor_that_is_gathered_as_a_whole_after_a_part_of_it(tmp_path):
