@@ -15,6 +15,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
 from gt.functions import creation
 from gt.functions.matmul import matmul
+from gt.ops import OPS
 from gt.types import float32, float64
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +67,7 @@ def filtered(x: Tensor, rows: Array, columns: Array) -> Tensor:
 def resized(x: Tensor, mode: str, size: Any, aligned: bool, factors: Any) -> Tensor:
     if x._type.ndim != 4 or mode not in FILTERS or x._type.dtype.kind != "f":
         text = "antialias is for bilinear and bicubic, and for four dims of a floating dtype"
-        raise refuse(ShapeError, text, "interpolate", x, mode=mode)
+        raise refuse(ShapeError, text, OPS["interpolate"].name, x, mode=mode)
     rows, columns = matrices(mode, x._type.shape[-2:], size, aligned, factors)
     return filtered(x, rows, columns)
 
