@@ -108,6 +108,35 @@ def test_products_beside_complex_numbers(name: str, kind: str) -> None:
     both(penalty, *tensors)
 
 
+ORDERS = """
+import sys, warnings
+import torch, gt.torch_device
+from gt.testing import Cluster
+from torch.autograd import forward_ad
+warnings.filterwarnings("error", message="Warning only once for all operators")
+with Cluster().client():
+    x = torch.ones(2, 2, device="gtx")
+    if sys.argv[1] == "before":
+        torch.ones(2, dtype=torch.complex64).to("gtx")
+    for _ in range(2):
+        with forward_ad.dual_level():
+            y = forward_ad.unpack_dual(forward_ad.make_dual(x, x) @ x)
+            torch.ones(2, dtype=torch.complex64).to("gtx")
+            z = forward_ad.unpack_dual(forward_ad.make_dual(x, x) @ x)
+    z = x.to(torch.complex64).requires_grad_()
+    (z @ z).abs().sum().backward()
+    print(y.tangent.tolist(), z.grad.shape)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_forward_mode_beside_complex_numbers(when: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", ORDERS, when]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert process.stdout == "[[2.0, 2.0], [2.0, 2.0]] torch.Size([2, 2])\n", process.stderr
+
+
 # -- forward mode and functions of functions -------------------------------------------------
 
 

@@ -341,6 +341,7 @@ def test_every_place_has_its_names() -> None:
 # -- the page ---------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(torch.__version__.split("+")[0] != gt.missing._torch().split()[1], reason="another torch's names")
 def test_the_page_of_names_is_current() -> None:
     code = "from docs import make_names_page; print(make_names_page.text(), end='')"
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout

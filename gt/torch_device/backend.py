@@ -148,6 +148,10 @@ def is_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+#: The overloads whose kernel under autograd sees by itself that torch differentiates forward.
+SEEING_FORWARD_MODE: set[str] = set()
+
+
 def in_forward_mode(overloads: tuple[str, ...]) -> None:
     """Put these overloads together from others while torch differentiates forward: it has no rule for the whole.
 
@@ -160,7 +164,7 @@ def in_forward_mode(overloads: tuple[str, ...]) -> None:
     def enter_level() -> Any:
         level = enter()
         library = _library("aten", "IMPL")
-        for overload in overloads if level == 0 else ():
+        for overload in set(overloads) - SEEING_FORWARD_MODE if level == 0 else ():
             library.impl(overload, overload_packet(overload).decompose, AUTOGRAD_KEY)
         libraries.append(library)
         return level

@@ -7,6 +7,7 @@ recorded by kernels in Python. They cost more, so programs without complex numbe
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -26,8 +27,11 @@ def register() -> None:
 
 
 def _record_in_python() -> None:
-    for name, backward in (("matmul", _matmul_gradients), ("linear", _linear_gradients)):
-        backend.add_kernel(name, _recorded(backend.overload_packet(name), backward), backend.AUTOGRAD_KEY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's, once, if it differentiates forward just now
+        for name, backward in (("matmul", _matmul_gradients), ("linear", _linear_gradients)):
+            backend.add_kernel(name, _recorded(backend.overload_packet(name), backward), backend.AUTOGRAD_KEY)
+            backend.SEEING_FORWARD_MODE.add(name)
 
 
 def _recorded(product: Any, backward: Any) -> backend.Kernel:
@@ -44,7 +48,7 @@ def _recorded(product: Any, backward: Any) -> backend.Kernel:
     return kernel
 
 
-class _Product(torch.autograd.Function):
+class _RecordedProduct(torch.autograd.Function):
     """A product of real numbers."""
 
     @staticmethod
@@ -59,7 +63,7 @@ class _Product(torch.autograd.Function):
         return None, None, *ctx.backward_of(grad, *ctx.saved_tensors, mask=ctx.needs_input_grad[2:])
 
 
-_apply = backend.without_transforms(_Product)
+_apply = backend.without_transforms(_RecordedProduct)
 
 
 def _matmul_gradients(grad: Any, a: Any, b: Any, mask: Any) -> Any:

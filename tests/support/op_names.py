@@ -14,7 +14,18 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 #: variables that list names of torch's API: public names, methods in `gt.functions.methods`
 LISTS = {"__all__", "__slots__", "DOCS", "METHODS", "OTHERS"}
 #: the same for ATen's functions, in `gt.torch_device`
-LISTS |= {"GRADIENTS", "KERNELS", "ONE", "SEVERAL", "RESHAPING", "OVERLOADS", "PAIRS", "TORCHS_OWN", "WHOLE"}
+LISTS |= {
+    "GRADIENTS",
+    "KERNELS",
+    "ONE",
+    "SEVERAL",
+    "RESHAPING",
+    "OVERLOADS",
+    "PAIRS",
+    "TORCHS_OWN",
+    "WHOLE",
+    "INDEXING",
+}
 #: folder or file -> words for arguments and options in it that are names of ops too
 WORDS = {
     "gt": {"gt"},  # this package's own name
