@@ -226,10 +226,13 @@ def test_two_at_once_in_the_background(sshd, tmp_path):
 
 @needs_sshd
 @pytest.mark.parametrize("options", [[], ["--detach"]], ids=["foreground", "detach"])
-def test_an_end_before_the_workers_have_joined(sshd, options):
+def test_an_end_before_the_workers_have_joined(sshd, tmp_path, options):
     """Its exit code is not 0, so that a shell does not go on to the program."""
-    up = sshd.up("localhost:1", *options)
-    up.expect("waiting: starting")
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec cat > /dev/null\n")  # until the connection ends
+    silent.chmod(0o755)
+    up = sshd.up("node1:1", "--python", str(silent), *options)
+    up.expect("waiting: ", 60)
     assert sshd.run("-m", "gt", "down").returncode == 0
     assert up.end() == 130
     sshd.wait_for_the_end()
