@@ -134,7 +134,7 @@ WAITS = {
     "an upload": "[gt.tensor(np.zeros(8_000_000)) for _ in range(40)]; gt.ones(3).tolist()",
     "instructions": "x = gt.ones(3)\nfor k in range(300_000): x = x + k\nx.tolist()",
     "a question": "gt.cuda.max_memory_allocated()",
-    "a trace": "with gt.debug.trace('/dev/null'): pass",
+    "a trace": "import tempfile\nwith gt.debug.trace(tempfile.mkdtemp() + '/trace.json'): pass",
 }
 
 

@@ -17,6 +17,7 @@ import gt
 from gt.client.stream import connect
 from gt.client.stream.tracing import set_wrong_clocks
 from gt.errors import CompileError, ConfigError, ConnectionLost, GtError, NoWorkers, WorkerLost
+from gt.scripts.command import written
 from gt.testing import Cluster
 from gt.wire.words import MAX_INLINE_BYTES
 from tests.support.processes import System, wait_until
@@ -231,6 +232,20 @@ def fail_inside(path: pathlib.Path, error: BaseException) -> None:
     with gt.debug.trace(path, kernels=True):
         gt.exp(gt.ones(3)).sum().item()
         raise error
+
+
+@started("numpy", 1)
+@pytest.mark.parametrize("kernels", [False, True])
+def test_a_device_is_written_and_not_replaced(local: None, tmp_path: pathlib.Path, kernels: bool) -> None:
+    null = tmp_path / "null"
+    null.symlink_to("/dev/null")
+    with gt.debug.trace(null, kernels=kernels):
+        gt.ones(3).tolist()
+    with written(str(null)) as file:
+        file.write("a trace")
+    gt.save({"x": gt.ones(3)}, null)
+    assert null.is_symlink()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["null"]
 
 
 @started("numpy", 1)

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -54,9 +55,15 @@ class TemporaryFile:
         self.file.write(plan.header)
 
     def publish(self, path: str) -> None:
-        """Give the file its own name, in one step, when all its bytes are on disk."""
+        """Give the file its own name, in one step, when all its bytes are on disk. A device is only written."""
         sync(self.file)
-        os.replace(self.path, path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            self.file.seek(0)
+            with open(path, "wb") as device:
+                shutil.copyfileobj(self.file, device)
+            os.unlink(self.path)
+        else:
+            os.replace(self.path, path)
 
     def close(self) -> None:
         self.file.close()

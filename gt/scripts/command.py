@@ -37,14 +37,17 @@ def chosen_server(options: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def written(path: str, mode: str = "w") -> Iterator[Any]:
-    """A file that is written under another name first, so that a file with its final name is complete."""
-    part = f"{path}.part"
+    """A file that is written under another name first, so that a file with its final name is complete.
+
+    A device or a pipe is written, never replaced.
+    """
+    part = path if os.path.exists(path) and not os.path.isfile(path) else f"{path}.part"
     try:
         with open(part, mode) as file:
             yield file
         os.replace(part, path)
     except OSError as error:
-        if os.path.lexists(part):
+        if part != path and os.path.lexists(part):
             os.unlink(part)
         raise GtError(f"{path}: cannot be written: {error.strerror}") from None
 

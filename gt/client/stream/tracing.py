@@ -106,7 +106,9 @@ def _profiled(client: Session, name: str, temporary: str) -> Iterator[None]:
 def _temporary_file(name: str) -> Iterator[str]:
     """A file beside the path that replaces it at the end, so that an old trace is kept until the new one is complete.
     It is created at once, so that a path that cannot be written is reported before the block runs."""
-    temporary = f"{name}.{os.getpid()}.part"
+    # a device or a pipe is written, never replaced
+    is_replaced = os.path.isfile(name) or not os.path.exists(name)
+    temporary = f"{name}.{os.getpid()}.part" if is_replaced else name
     with _reporting_os_errors(name):
         if os.path.isdir(name):
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
@@ -114,8 +116,9 @@ def _temporary_file(name: str) -> Iterator[str]:
     try:
         yield temporary
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if is_replaced:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
 
 
 @contextlib.contextmanager
