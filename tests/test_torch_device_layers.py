@@ -111,8 +111,8 @@ def test_the_op_of_attention_itself() -> None:
     same(run)
     same(lambda device: run(device, PADDING))
     assert run(DEVICE, torch.ones(2, 5, dtype=torch.bool))[0].isfinite().all(), "no position is left"
-    found = torch._native_multi_head_attention(*[x.to(DEVICE) for x in xs], 16, 2, *[w.to(DEVICE) for w in weights])
-    torch.testing.assert_close(found[0].cpu(), module(*xs)[0].detach(), rtol=1e-5, atol=1e-5)
+    ours = torch._native_multi_head_attention(*[x.to(DEVICE) for x in xs], 16, 2, *[w.to(DEVICE) for w in weights])
+    torch.testing.assert_close(ours[0].cpu(), module(*xs)[0].detach(), rtol=1e-5, atol=1e-5)
 
 
 # -- weight norms ----------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def test_images_are_resized_with_antialiasing() -> None:
         y = gt.nn.functional.interpolate(leaf, antialias=True, **case)
         y.backward(gt.tensor(outside.numpy()))
         own = [torch.from_numpy(t.detach().numpy()) for t in (y, leaf.grad)]  # type: ignore[union-attr]
-        for found in (run(DEVICE), own):
-            for a, b in zip(found, expected, strict=True):
+        for result in (run(DEVICE), own):
+            for a, b in zip(result, expected, strict=True):
                 torch.testing.assert_close(a.cpu(), b, rtol=tolerance, atol=tolerance, msg=str((old, dtype, case)))
 
 

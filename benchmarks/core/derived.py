@@ -58,12 +58,12 @@ def summary(part: Part, place: Place) -> dict[str, Any]:
 
 def median(part: Part, place: Place) -> dict[str, Any]:
     """A figure that is the median of samples beside it."""
-    found = {}
+    expected = {}
     for key, name in (("samples", "value"), ("ratios", "median"), ("seconds", "median"), ("samples", "median")):
         samples = part.get(key)
         if isinstance(samples, list) and samples and _flat(samples):
-            found[name] = statistics.median(samples)
-    return found
+            expected[name] = statistics.median(samples)
+    return expected
 
 
 def rate(part: Part, place: Place) -> dict[str, Any]:
@@ -71,10 +71,10 @@ def rate(part: Part, place: Place) -> dict[str, Any]:
     if not isinstance(part.get("samples"), int) or not part.get("wall_s"):
         return {}
     per_second = part["samples"] / part["wall_s"]
-    found = {"samples_per_s": per_second, "samples_per_s_per_rank": per_second / place.ranks}
+    expected = {"samples_per_s": per_second, "samples_per_s_per_rank": per_second / place.ranks}
     if part.get("tokens_per_s"):
-        found["tokens_per_s_per_rank"] = part["tokens_per_s"] / place.ranks
-    return found
+        expected["tokens_per_s_per_rank"] = part["tokens_per_s"] / place.ranks
+    return expected
 
 
 def mfu(part: Part, place: Place) -> dict[str, Any]:
@@ -87,13 +87,13 @@ def transfer(part: Part, place: Place) -> dict[str, Any]:
     seconds, alone = p50(part), p50(part, "single")
     if seconds is None or alone is None or "size_bytes" not in part:
         return {}
-    found = {"latency_us": seconds * 1e6, "single_us": alone * 1e6}
+    expected = {"latency_us": seconds * 1e6, "single_us": alone * 1e6}
     operation = next((word for word in re.split(r"[.\[]", place.where) if word in formulas.BUS_FACTORS), None)
     if operation and place.ranks > 1:
-        found["algbw_gb_per_s"] = formulas.algorithm_bandwidth(part["size_bytes"], seconds)
+        expected["algbw_gb_per_s"] = formulas.algorithm_bandwidth(part["size_bytes"], seconds)
         bus = formulas.bus_bandwidth(operation, part["size_bytes"], seconds, place.ranks)
-        found["busbw_gb_per_s"] = bus or 0.0
-    return found
+        expected["busbw_gb_per_s"] = bus or 0.0
+    return expected
 
 
 def fit(part: Part, place: Place) -> dict[str, Any]:
@@ -151,8 +151,8 @@ def best(part: Part, place: Place) -> dict[str, Any]:
     if not rows or "tflop_per_s" not in part.get("best", {}):
         return {}
     row = max(rows, key=lambda row: float(row["value"]))
-    found = {"shape": row["shape"], "tflop_per_s": row["value"]}
-    return {"best": found, "mfu": dict(part["mfu"]) | {"numerator_flops_per_s": row["value"] * 1e12}}
+    expected = {"shape": row["shape"], "tflop_per_s": row["value"]}
+    return {"best": expected, "mfu": dict(part["mfu"]) | {"numerator_flops_per_s": row["value"] * 1e12}}
 
 
 def sustained(part: Part, place: Place) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def training(part: Part, place: Place) -> dict[str, Any]:
     model = part.get("model")
     if not isinstance(model, dict) or "samples_per_rank" not in model:
         return {}
-    found = {}
+    expected = {}
     for engine in ("ddp", "fsdp"):
         run = part.get(engine) or {}
         if "samples" in run and "timing" in run:
@@ -176,8 +176,8 @@ def training(part: Part, place: Place) -> dict[str, Any]:
             rates = formulas.throughput(samples, run["wall_s"], model["tokens_per_sample"], place.ranks)
             flops = model["training_flops_per_sample"] * samples / run["wall_s"]
             used = run["mfu"] | {"numerator_flops_per_s": flops}
-            found[engine] = run | {"samples": samples, **rates, "mfu": used}
-    return found
+            expected[engine] = run | {"samples": samples, **rates, "mfu": used}
+    return expected
 
 
 def scaling(part: Part, place: Place) -> dict[str, Any]:
@@ -200,14 +200,14 @@ ROWS: Sequence[Callable[[Part, Place], dict[str, Any]]] = (
 
 def facts(part: Part, place: Place) -> tuple[dict[str, Any], list[str]]:
     """The facts of a verdict that are in its part, and their rules."""
-    config, found = place.record["config"], {"wrong_elements": part.get("wrong_elements")}
+    config, expected = place.record["config"], {"wrong_elements": part.get("wrong_elements")}
     if isinstance(part.get("mfu"), dict):
-        found["mfu"] = part["mfu"].get("mfu")
+        expected["mfu"] = part["mfu"].get("mfu")
     if "gpu" in part and "processor" in part:  # of all that was measured together
-        found |= sampler.facts(part["gpu"], part["processor"] if config.get("device_type") == "cpu" else None)
+        expected |= sampler.facts(part["gpu"], part["processor"] if config.get("device_type") == "cpu" else None)
     if "timing" in part and (place.ranks > 1 or "wrong_elements" not in part) and place.record["suite"] in BY_VARIATION:
-        found["cv"] = part["timing"].get("cv")
-    known = {fact: value for fact, value in found.items() if value is not None}
+        expected["cv"] = part["timing"].get("cv")
+    known = {fact: value for fact, value in expected.items() if value is not None}
     return known, [rule.code for rule in verdict.RULES if rule.fact in known]
 
 

@@ -44,11 +44,11 @@ class _Dtypes(dict[Any, Any]):
         return self[dtype] if dtype in self or dtype in self._complex else default
 
     def __missing__(self, dtype: Any) -> Any:
-        found = self._complex[dtype]
+        counterpart = self._complex[dtype]
         self.update(self._complex)
         while BEFORE_COMPLEX:
             BEFORE_COMPLEX.pop()()
-        return found
+        return counterpart
 
 
 _PAIRS: dict[DType, torch.dtype] = {dtype: getattr(torch, name) for name, dtype in DTYPES.items()}
