@@ -182,3 +182,85 @@ def test_random_words_of_a_key_in_memory(key) -> None:
     assert (drawn == philox.integers(seed, stream, -5, 12, start, count)).all()
     uniform = philox_gpu.uniform(kept[0], kept[1], start, count, "float32", GPU).cpu().numpy()
     assert (uniform == philox.uniform(*key, "float32")).all()
+
+
+def losses(lib, device: str, model, x, steps: int = HOT_RUNS + 12) -> list[float]:
+    """Of a training step; with GT, decorated."""
+    optimizer = lib.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+
+    def step(x):
+        result = model(x)
+        loss = (result[0] if isinstance(result, tuple) else result).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    if lib is gt:
+        step = gt.compile(step)
+    with lib.enable_grad():
+        return [step(x).item() for _ in range(steps)]
+
+
+def convolutions(lib):
+    nn = lib.nn
+    return nn.Sequential(
+        *(nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 16, 3, stride=2, groups=2), nn.MaxPool2d(2), nn.Conv2d(16, 8, 1), nn.AdaptiveAvgPool2d(1)),
+        *(nn.Flatten(), nn.Linear(8, 4)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "level"),
+    [
+        (convolutions, (4, 8, 16, 16), ("compiled", "graph")),
+        (lambda lib: lib.nn.LSTM(16, 32, num_layers=2, batch_first=True, bidirectional=True), (4, 9, 16), ("graph",)),
+        (lambda lib: lib.nn.GRU(16, 32), (9, 4, 16), ("graph",)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["1", "graphs"])
+def test_layers_with_kernels_of_cudnn(build, shape, level, mode, monkeypatch) -> None:
+    """In the order with the channels last, and recurrent layers in graphs of their own kernels: torch's losses."""
+    monkeypatch.setenv("GT_AUTO_COMPILE", mode)
+    torch.manual_seed(0)
+    theirs = build(torch)
+    x = torch.randn(*shape)
+    gt.gpu_workers(1)
+    try:
+        ours = build(gt)
+        ours.load_state_dict({name: gt.tensor(value) for name, value in theirs.state_dict().items()})
+        found = losses(gt, GPU, ours, gt.tensor(x))
+        sections = gt.debug.get_worker_stats()["compilation_stats"].values()
+        longest = max(sections, key=lambda entry: entry["length"])
+        assert longest["level"] in level, longest
+    finally:
+        gt.disconnect()
+    expected = losses(torch, GPU, theirs.to(GPU), x.to(GPU))
+    assert found == pytest.approx(expected, rel=2e-2)
+
+
+def test_a_recurrent_layer_whose_backward_pass_is_elsewhere(monkeypatch) -> None:
+    """The output of one graph is the input of the next: its gradient must be of this run, not of the captured one."""
+    monkeypatch.setenv("GT_AUTO_COMPILE", "graphs")
+    torch.manual_seed(0)
+    theirs = torch.nn.LSTM(8, 16)
+    xs = torch.randn(HOT_RUNS + 12, 5, 3, 8)
+    gt.gpu_workers(1)
+    try:
+        ours = gt.nn.LSTM(8, 16)
+        ours.load_state_dict({name: gt.tensor(value) for name, value in theirs.state_dict().items()})
+        theirs = theirs.to(GPU)
+        with gt.enable_grad(), torch.enable_grad():
+            for x in xs:
+                sums = []
+                for lib, model, batch in ((gt, ours, gt.tensor(x)), (torch, theirs, x.to(GPU))):
+                    model.zero_grad()
+                    loss = model(batch)[0].square().sum()
+                    if lib is gt:
+                        gt.step()
+                    loss.backward()
+                    sums.append([p.grad.double().sum().item() for p in model.parameters()])
+                assert sums[0] == pytest.approx(sums[1], rel=1e-3, abs=1e-4)
+    finally:
+        gt.disconnect()

@@ -279,6 +279,20 @@ def test_graphs_without_a_compiler() -> None:
     assert shadow.levels._compiler._thread is None
 
 
+def test_what_cannot_be_compiled_at_once_becomes_a_graph(monkeypatch) -> None:
+    def broken(*_):
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
+    cluster, shadow, graphs = shadowed("all")
+    with client(cluster):
+        quick = train(shadow, 10)
+    entry = shadow.levels.stats()[-1]
+    assert (entry["level"], entry["reasons"]) == ("graph", ["not now"])
+    assert all(quick[-4:])
+    assert graphs.captures
+
+
 def test_gradients_that_a_compiled_function_replaces_are_written_where_they_were() -> None:
     """The old gradients are freed before each run, so nothing uses the memory that the graph writes."""
     cluster = Cluster()

@@ -134,8 +134,10 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: It is a step of an optimizer: the optimizer passes new numbers on each call.
     steps: bool = False
     #: Its kernel reads values (a shape, a loop or a wait depends on them), so no graph may hold it: "always", or "cpu"
-    #: for the kernel on a CPU only.
-    reads_values: str = ""
+    #: for the kernel on a CPU only. Or a function of its operands' types that says which.
+    reads_values: str | Callable[..., str] = ""
+    #: Its kernel cannot be traced by the compiler. A graph may hold it.
+    opaque: bool = False
     #: With integers on a CPU it stops at a division by zero, which compiled code would not.
     stops_at_zero: bool = False
     #: How it computes with numbers in memory. Without it, an op with a ``common`` dtype casts them to that dtype.

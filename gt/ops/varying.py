@@ -68,15 +68,18 @@ def always(signature: Signature, compiled: bool) -> frozenset[int]:
     return frozenset(rule.always)
 
 
-def unfit(signature: Signature, on_gpu: bool) -> str:
-    """Why a call must not be part of a graph or of compiled code; empty if it may be."""
+def unfit(signature: Signature, on_gpu: bool, compiled: bool = False) -> str:
+    """Why a call must not be part of a graph, or of ``compiled`` code; empty if it may be."""
     op = signature.op
     if any(t.dtype.kind == "c" for t in (*signature.ins, *signature.outs)):
         return f"{op.name} computes with complex numbers, for which there is no compiled code"
     if op.effects or BYTES in signature.ins:
         return f"{op.name} uses more than the device's memory"
-    if op.reads_values == "always" or (op.reads_values == "cpu" and not on_gpu):
+    reads = op.reads_values if isinstance(op.reads_values, str) else op.reads_values(*signature.ins)
+    if reads == "always" or (reads == "cpu" and not on_gpu):
         return f"the result of {op.name} depends on values"
+    if compiled and op.opaque:
+        return f"{op.name} is a kernel that the compiler cannot look into"
     divides = op.stops_at_zero or dict(signature.attrs).get("rounding_mode") is not None
     if divides and not on_gpu and all(t.dtype.kind in "iub" for t in signature.ins):
         return f"{op.name} of integers stops at a division by zero, and compiled code would not"

@@ -754,6 +754,9 @@ def pools() -> list[Sample]:
         (T((2, 3, 7, 5)), (2, 3)),
         (T((3, 4, 4)), (6, 2)),
         (T((1, 2, 3, 4, 5)), (2, 2, 2)),
+        (T((2, 3, 7)), (1,)),
+        (T((2, 3, 7, 5)), (1, 1)),
+        (T((2, 2, 3, 4, 5)), (1, 1, 1)),
     ):
         rank = len(size)
         average = lambda x, rank=rank, size=size: getattr(F, f"adaptive_avg_pool{rank}d")(x, size)

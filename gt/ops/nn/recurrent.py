@@ -216,12 +216,19 @@ class _SecondGradient:
 # -- the ops -------------------------------------------------------------------------------
 
 
+def _reads_values(*operands: TensorType) -> str:
+    """The sizes of a packed batch are read. On a CPU the kernel is torch's, with a graph of autograd, which is not kept
+    from run to run."""
+    return "always" if operands[-1].dtype is int64 else "cpu"
+
+
 def _declare_layer(mode: Mode) -> None:
     op(
         mode.name,
         autocast="lower",
         operands="t{4,15}",
-        reads_values="always",
+        reads_values=_reads_values,
+        opaque=True,
         infer=lambda *types, train: _train_results(mode, *types, train=train),
         split=lambda *types, train: _splitting(mode, ".N.", *types),
         vjp=_vjp(mode.name, results=1 + mode.states, kept=0),
@@ -232,7 +239,8 @@ def _declare_layer(mode: Mode) -> None:
     op(
         f"{mode.name}_backward",
         operands="t{6,19}",
-        reads_values="always",
+        reads_values=_reads_values,
+        opaque=True,
         infer=partial(_gradients, mode, _layer_results),
         split=partial(_splitting_back, mode, ".N."),
         vjp=differentiated(_SecondGradient(mode, is_cell=False)),

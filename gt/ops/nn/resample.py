@@ -7,7 +7,7 @@ kernels for both. `resampler` declares the two ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import floor
+from math import floor, prod
 from typing import Any
 
 from gt.errors import ShapeError
@@ -196,6 +196,8 @@ def _share_rows(sizes: Ints, *, size: Ints) -> list[Rows]:
 
 def _share_torch(torch: Any, x: Any, *, size: Ints) -> Any:
     rank = len(size)
+    if set(size) == {1}:  # torch does not call its kernel here either
+        return x.mean(tuple(range(-rank, 0)), keepdim=True)
     aten = torch.ops.aten
     call = aten._adaptive_avg_pool3d if rank == 3 else aten._adaptive_avg_pool2d
     return _squeezed(call(planar(x, rank), two(size, 1)), rank)
@@ -203,6 +205,8 @@ def _share_torch(torch: Any, x: Any, *, size: Ints) -> Any:
 
 def _share_back(torch: Any, g: Any, *, sizes: Ints, size: Ints) -> Any:
     rank = len(size)
+    if set(size) == {1}:
+        return (g / prod(sizes)).expand(*g.shape[:-rank], *sizes).contiguous()
     aten = torch.ops.aten
     like = g.new_empty((*g.shape[:-rank], *sizes))
     call = aten._adaptive_avg_pool3d_backward if rank == 3 else aten._adaptive_avg_pool2d_backward

@@ -12,12 +12,14 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
 from gt.worker.hot.pads import remove_pads
 from gt.worker.hot.program import Program
+from gt.worker.hot.traced_forms import TracedForms
 
 #: held while torch traces: its tracer is not thread-safe
 _tracing = threading.Lock()
@@ -102,9 +104,11 @@ def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
 
     def run(*operands: Any) -> list[Any]:
         inputs, cells = list(operands[:-2]), operands[-2:]
-        results = program(inputs, *cells)
+        with TracedForms("cuda") as forms:
+            results = program(inputs, *cells)
         expected[:] = memory_sharing(inputs, results[: len(program.section.results)])
-        return results
+        # what shares memory stays as it is
+        return [x if shared else forms.in_usual_order(x) for x, shared in zip_longest(results, expected)]
 
     # with a ShapeEnv inductor keeps its results on disk
     mode = FakeTensorMode(shape_env=ShapeEnv())

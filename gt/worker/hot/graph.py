@@ -61,7 +61,8 @@ class CudaGraphs:
                 torch.no_grad(),
                 torch.cuda.graph(graph, stream=self._capture_stream, capture_error_mode="thread_local"),
             ):
-                results = run(operands)
+                # aliases: what a kernel has noted on an operand, or notes on a result, is not part of the graph
+                results = [x.detach() for x in run([x.detach() for x in operands])]
         except BaseException:  # torch leaves the capture stream current, and that stream is not usable any more
             torch.cuda.set_stream(current)
             self._capture_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]

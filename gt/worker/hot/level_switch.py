@@ -8,7 +8,6 @@ in this run. The faster level is then dropped, for another layout only after a f
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -18,7 +17,7 @@ import torch
 
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken
-from gt.worker.hot.changes import describe_layout, describe_miss
+from gt.worker.hot.changes import ChangeRecorder, describe_layout, describe_miss
 from gt.worker.hot.compiled import CompiledProgram, make_cells, strided_spec
 from gt.worker.hot.compiler import CompileJob, Compiler, error_summary
 from gt.worker.hot.donation import donations
@@ -42,27 +41,6 @@ MAX_LAYOUT_MISSES = 4
 MAX_ERRORS = 3
 
 Active = CapturedGraph | CompiledRunner
-
-
-class ChangeRecorder:
-    """Records what changes from run to run."""
-
-    def __init__(self, section: Section) -> None:
-        self._numbers: list[Any] | None = None
-        self._inputs: list[Any] = []
-        #: the numbers that have changed
-        self.varying: set[int] = set()
-        #: inputs that were other tensors in the last run than in the one before
-        self.fresh: frozenset[int] = frozenset(section.freed)
-
-    def record(self, inputs: list[Any], numbers: list[Any]) -> None:
-        before, self._numbers = self._numbers, list(numbers)
-        if before is not None and before != numbers:
-            self.varying.update(k for k, (a, b) in enumerate(zip(before, numbers, strict=True)) if a != b)
-        if self._inputs:
-            pairs = enumerate(zip(self._inputs, inputs, strict=True))
-            self.fresh = frozenset(i for i, (ref, x) in pairs if ref() is not x)
-        self._inputs = [weakref.ref(x) for x in inputs]
 
 
 class LevelSwitch:
@@ -128,20 +106,22 @@ class LevelSwitch:
             return None
         self.recorder.record(inputs, numbers)
         if self.at_once:
-            if self.job is None:
-                self._submit(inputs, numbers, wait=self._may_wait())
-            if self.ready is not None:
-                self._activate_compiled(inputs, numbers)
+            self._improve_at_once(inputs, numbers)
             if self.active is not None:
                 return self._run_active(self.active, inputs, numbers, store)
         elif self.runs_since_drop >= HOT_RUNS:
-            if self.on_gpu and not self.graph_tried:
-                self._capture_graph(inputs, numbers)
-            if not self.compiles:
-                self.final = True
-            elif self.job is None and self.ready is None:
+            self._try_graph(inputs, numbers)
+            if self.compiles and self.job is None and self.ready is None:
                 self._submit(inputs, numbers, wait=False)
         return None
+
+    def _improve_at_once(self, inputs: list[Any], numbers: list[Any]) -> None:
+        if self.compiles and self.job is None:
+            self._submit(inputs, numbers, wait=self._may_wait())
+        if self.ready is not None:
+            self._activate_compiled(inputs, numbers)
+        if not self.compiles:
+            self._try_graph(inputs, numbers)
 
     def _run_active(
         self, active: Active, inputs: list[Any], numbers: list[Any], store: dict[int, Any]
@@ -228,9 +208,14 @@ class LevelSwitch:
         self._deactivate()
         self.ready, self.job, self.graph_tried, self.fast_runs, self.layout_misses = None, None, False, 0, 0
 
-    def stay(self, reason: str, quiet: bool = False) -> None:
-        """Keep the current level for good, and report why unless ``quiet``."""
+    def stay(self, reason: str) -> None:
+        """Keep the current level for good, and report why."""
+        self._do_not_compile(reason)
         self.final = True
+
+    def _do_not_compile(self, reason: str, quiet: bool = False) -> None:
+        """The section may be a graph, but is not compiled. Report why, unless ``quiet``."""
+        self.compiles, self.final = False, not self.on_gpu
         self.reasons.append(reason)
         text = f"a section of {title(self.section)} is not compiled: {reason}"
         if self.compiler.debug:
@@ -239,6 +224,11 @@ class LevelSwitch:
             self.compiler.notices.append((reason, text))
 
     # -- faster levels -------------------------------------------------------------------
+
+    def _try_graph(self, inputs: list[Any], numbers: list[Any]) -> None:
+        if self.on_gpu and not self.graph_tried:
+            self._capture_graph(inputs, numbers)
+            self.final = not self.compiles and self.active is None
 
     def _capture_graph(self, inputs: list[Any], numbers: list[Any]) -> None:
         """Capture the program without compiling it, which is quick."""
@@ -280,7 +270,7 @@ class LevelSwitch:
             program = self._program(inputs, numbers, compiled=True)
         except Exception as error:  # a faster level is optional; the reason is reported
             self.compiler.log_error(self.section, error)
-            self.stay(error_summary(error))
+            self._do_not_compile(error_summary(error))
             return
         self.compiler.log_change(self.section)
         # not the inputs themselves: they may be freed before the compiler reads their strides
@@ -297,7 +287,7 @@ class LevelSwitch:
             compiled = job.result()
         except BaseException as error:
             self.compiler.log_error(self.section, error)
-            self.stay(error_summary(error))
+            self._do_not_compile(error_summary(error))
             return
         self.compile_seconds += compiled.seconds
         self.ready = compiled
@@ -319,7 +309,7 @@ class LevelSwitch:
                 run_trial(self.section, compiled, inputs, numbers, capture, plain, self._log)
         except NotTranslatable as error:
             self.ready = None
-            self.stay(error_summary(error))
+            self._do_not_compile(error_summary(error))
             return False
         except Exception as error:  # the interpreter reports it
             self._check_device(error)
@@ -331,7 +321,7 @@ class LevelSwitch:
         self.interpreted_seconds = compiled.run_seconds[0]
         if (self.on_gpu or not self.at_once) and (reason := slower(compiled, self.on_gpu)):
             self.ready = None
-            self.stay(reason, quiet=True)
+            self._do_not_compile(reason, quiet=True)
             return False
         return True
 
@@ -347,8 +337,9 @@ class LevelSwitch:
             self.recorder.fresh = frozenset(self.active.fresh)
             self._deactivate()  # the trial needs its memory
         if not self._passes_trial(compiled, inputs, numbers):
-            if self.on_gpu and self.active is None:
-                self._capture_graph(inputs, numbers)
+            if self.active is None:
+                self.graph_tried = False
+                self._try_graph(inputs, numbers)
             return
         if not self.on_gpu:
             self._activate(CompiledRunner(compiled, inputs))

@@ -92,7 +92,7 @@ class Program:
     ) -> ProgramCall:
         """Translate a call. Adds its changing numbers to the cells, and its constant ones to ``fixed``."""
         signature = call.signature
-        if reason := unfit(signature, self.device.type == "cuda"):
+        if reason := unfit(signature, self.device.type == "cuda", compiled):
             raise NotTranslatable(reason)
         indices = tuple(~k for k in call.operands if k < 0)
         values = tuple(numbers[k] for k in indices)
