@@ -264,3 +264,42 @@ def test_a_recurrent_layer_whose_backward_pass_is_elsewhere(monkeypatch) -> None
                 assert sums[0] == pytest.approx(sums[1], rel=1e-3, abs=1e-4)
     finally:
         gt.disconnect()
+
+
+@pytest.mark.parametrize("reads", [1, 10])
+def test_a_loop_that_starves_the_gpu_becomes_graphs_by_itself(reads, monkeypatch) -> None:
+    """With the bits that it has without graphs: a convolutional net with batch norm and dropout, an optimizer, reads."""
+    values = {}
+    for setting in ("", "0"):
+        monkeypatch.delenv("GT_AUTO_COMPILE", raising=False)
+        if setting:
+            monkeypatch.setenv("GT_AUTO_COMPILE", setting)
+        gt.gpu_workers(1)
+        try:
+            gt.manual_seed(0)
+            nn = gt.nn
+            model = nn.Sequential(
+                *(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2), nn.MaxPool2d(2)),
+                *(nn.Flatten(), nn.Linear(8 * 7 * 7, 32), nn.ReLU(), nn.Linear(32, 10)),
+            )
+            optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
+            schedule = gt.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+            found = []
+            with gt.enable_grad():
+                for k in range(120):
+                    x, y = gt.randn(4, 3, 16, 16), gt.randint(0, 10, (4,))
+                    loss = gt.nn.functional.cross_entropy(model(x), y)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    if k % reads == 0:
+                        found.append(loss.item())
+                    if k % 25 == 0:
+                        schedule.step()
+            found += [p.double().sum().item() for p in model.parameters()]
+            levels = {e["level"] for e in gt.debug.get_worker_stats()["compilation_stats"].values()}
+            assert ("graph" in levels) is (setting == ""), levels
+            values[setting] = found
+        finally:
+            gt.disconnect()
+    assert values[""] == values["0"]

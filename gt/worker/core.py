@@ -226,6 +226,8 @@ class Worker:
             space.codes[definition.code] = self._link(space, definition)
         for group in m.groups:
             self.mover.join(space, group, self.id)
+        if m.groups:
+            self.replayer.levels.begin_moves()
         for move in m.moves:
             space.codes[move.code] = LinkedMove(move, space.groups[move.group])
         for fragment in m.fragments:

@@ -68,7 +68,8 @@ class Shell:
         self.connection.also_wake_on(self._pipe.fd)
         snapshots = WorkerSnapshots(engine, threaded=True, wake=self._pipe.wake)
         private = address.startswith("unix:")  # then this worker and its client are processes of one user
-        self.worker = Worker(engine, host_identity(), self.plane, _levels_mode(), private, snapshots)
+        mode = _levels_mode(private and engine.name == "torch" and engine.device.startswith("cuda"))
+        self.worker = Worker(engine, host_identity(), self.plane, mode, private, snapshots)
         self.worker.pause = self._pause
         self._arrivals = Arrivals()
         #: when to look for new messages; how many seconds the message that is being handled has paused
@@ -222,12 +223,13 @@ class Shell:
         self.plane.close()
 
 
-def _levels_mode() -> str:
-    """Which sections to compile, according to the environment: one of `gt.worker.hot.levels.MODES`."""
+def _levels_mode(own_gpu: bool) -> str:
+    """Which sections to compile, according to the environment: one of `gt.worker.hot.levels.MODES`. ``own_gpu``:
+    whether one client alone uses the worker, which has a GPU."""
     for name, mode in (("GT_COMPILE", "all"), ("GT_AUTO_COMPILE", "auto")):
         if (value := os.environ.get(name, "0")) not in ("", "0"):
             return "graphs" if value == "graphs" else mode
-    return "off"
+    return "starved" if own_gpu and "GT_AUTO_COMPILE" not in os.environ else "off"
 
 
 def _reachable_address(server: str) -> str:

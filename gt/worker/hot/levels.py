@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from gt.worker.engines import Engine
 from gt.worker.hot.section import Section, title
+from gt.worker.hot.starved import StarvedSections, on_device
 
 if TYPE_CHECKING:
     from gt.worker.hot.compiler import Compiler
     from gt.worker.hot.level_switch import LevelSwitch
 
-#: Which sections leave the interpreter. "off": only those whose signal requires it. "graphs": hot ones become graphs,
-#: and are not compiled. "auto": hot ones are also compiled, in the background. "all": all, compiled on their first run.
-OFF, GRAPHS, ALL = "off", "graphs", "all"
-MODES = (OFF, GRAPHS, "auto", ALL)
+#: Which sections leave the interpreter. "off": only those whose signal requires it. "starved": hot ones for whose
+#: instructions the device waits become graphs. "graphs": all hot ones become graphs, and are not compiled. "auto": hot
+#: ones are also compiled, in the background. "all": all, compiled on their first run.
+OFF, STARVED, GRAPHS, ALL = "off", "starved", "graphs", "all"
+MODES = (OFF, STARVED, GRAPHS, "auto", ALL)
 
 
 class Levels:
@@ -27,11 +29,16 @@ class Levels:
     def __init__(self, engine: Engine, mode: str) -> None:
         assert mode in MODES, mode
         self._engine = engine
-        self._off, self._compiles, self._all = mode == OFF, mode != GRAPHS, mode == ALL
+        self._off, self._compiles, self._all = mode == OFF, mode not in (STARVED, GRAPHS), mode == ALL
+        #: in the mode "starved": which sections these are
+        self._starved = on_device(engine.device) if mode == STARVED else None
         #: without torch every section is interpreted, even if its signal requires compiling
         self._never = engine.name != "torch"
         self._switches: dict[Section, LevelSwitch] = {}
         self._compiler: Compiler | None = None
+        self._prepared = False
+        #: in the mode "starved": whether a section may become a graph
+        self._fitting: dict[Section, bool] = {}
         #: whether several clients use the worker. Then it never waits for the compiler: the others would wait too.
         self.shared = False
         #: (reason, text) for each section that will not be compiled; the caller announces and clears them
@@ -44,17 +51,35 @@ class Levels:
         """
         if self._never or (self._off and not section.compile):
             return None
+        if self._starved is not None and not section.compile and not self._becomes_graph(self._starved, section):
+            return None
         switch = self._switches.get(section)
         if switch is None:
             switch = self._switches[section] = self._new_switch(section)
         return switch.run(inputs, numbers, store)
 
+    def _becomes_graph(self, starved: StarvedSections, section: Section) -> bool:
+        known = self._fitting.get(section)
+        if known is None:
+            known = self._fitting[section] = starved.fits(section)
+        return known and starved.starves(section)
+
+    def begin_moves(self) -> None:
+        """From now on tensors move to other workers, possibly while a graph runs again. So only sections for which the
+        program asks become graphs."""
+        if self._starved is not None:
+            for section in [section for section in self._switches if not section.compile]:
+                self.forget(section)
+            self._starved, self._off = None, True
+
     def _new_switch(self, section: Section) -> LevelSwitch:
         from gt.worker.hot.compiler import Compiler, prepare
         from gt.worker.hot.level_switch import LevelSwitch
 
-        if self._compiler is None:
+        if not self._prepared and (self._compiles or section.compile):
+            self._prepared = True
             prepare(self._engine)
+        if self._compiler is None:
             self._compiler = Compiler(self._engine, notices=self.notices)
         at_once = self._all or section.compile
         switch = LevelSwitch(section, self._engine, at_once, self._compiler, lambda: not self.shared)
@@ -78,6 +103,9 @@ class Levels:
         switch = self._switches.pop(section, None)
         if switch is not None:
             switch.close()
+        if self._starved is not None:
+            self._fitting.pop(section, None)
+            self._starved.forget(section)
 
     def section_stats(self, section: Section, runs: int) -> dict[str, Any]:
         """How a section runs. ``runs`` is the caller's count."""
