@@ -51,6 +51,21 @@ def test_rows_are_measured_in_turns(tmp_path):
 
 
 @pytest.mark.long
+def test_rows_of_several_programs_are_warmed_up_together(tmp_path):
+    code, output, errors = run(
+        *("compilation_benchmark.py", "--quick", "--together", "--only", "adds", "mlp-sgd", "--rows", "template"),
+        *("--output-dir", tmp_path, "--json", tmp_path / "copy"),
+    )
+    assert code == 0, errors
+    data = results.load(tmp_path / "copy")
+    assert data["config"]["together"] is True
+    for name in ("adds", "mlp-sgd"):
+        assert len(data["results"][name]["template"]["timing"]["samples_s"]) == rounds.QUICK.rounds
+        assert data["results"][name]["template"]["ratio"]["torch"] > 0
+    assert output.index(WORKS["adds"].about) < output.index(WORKS["mlp-sgd"].about)
+
+
+@pytest.mark.long
 def test_torch_alone(tmp_path):
     words = ("--quick", "--only", "mlp", "--rows", "torch", "--rounds", 2, "--output-dir", tmp_path)
     code, output, errors = run("pytorch_baseline.py", *words)
@@ -67,6 +82,13 @@ def test_bad_input_is_refused(tmp_path):
     code, _, errors = run("compilation_benchmark.py", "--rounds", 0, "--output-dir", tmp_path)
     assert code == 2
     assert "--rounds 0: more than 0" in errors
+
+
+def test_a_cold_start_is_measured_alone(tmp_path):
+    code, _, errors = run("compilation_benchmark.py", "--cold", "--together", "--output-dir", tmp_path)
+    assert code == 2
+    assert "--together does at the same time" in errors
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_to_measure_is_refused(tmp_path):

@@ -20,8 +20,8 @@ import gt
 from benchmarks.hot import programs
 from benchmarks.hot.rows import ROWS, WORKS, Row, Work
 
-#: chunks that a warm-up has at least
-LEAST = 3
+#: chunks and steps that a warm-up has at least: sections become graphs by themselves within this many steps
+LEAST, LEAST_STEPS = 3, 40
 #: seconds in which no section may move on to be compiled
 STILL = 1.0
 
@@ -40,7 +40,7 @@ class Child:
         while time.perf_counter() - started < seconds:
             self.program.run(self.work.chunk)
             steps += self.work.chunk
-            report = self._reached() if steps >= LEAST * self.work.chunk else report
+            report = self._reached() if steps >= max(LEAST_STEPS, LEAST * self.work.chunk) else report
             since = (since or time.perf_counter()) if report["settled"] else None
             if since is not None and (not self.row.compiles or time.perf_counter() - since > STILL):
                 break

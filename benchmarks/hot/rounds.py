@@ -1,4 +1,4 @@
-"""The parent: one process per row; they are warmed up one after the other, then take turns."""
+"""The parent: one process per row; they are warmed up, one after the other or at the same time, then take turns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from benchmarks.core.environment import ROOT
@@ -96,6 +97,8 @@ class Taken:
     #: torch.compile's mode, and seconds per step of each mode that was tried
     mode: str = ""
     tried: dict[str, float] = field(default_factory=dict)
+    #: the warm-up of each mode, and that of the mode that is measured
+    warmups: dict[str, dict[str, Any]] = field(default_factory=dict)
     warm: dict[str, Any] = field(default_factory=dict)
     #: the warm-up of a second process, which has the caches of the first
     cached: dict[str, Any] = field(default_factory=dict)
@@ -131,22 +134,36 @@ class Measuring:
     def run(self) -> None:
         """A row that fails is left out, with its reason."""
         try:
-            for row, mode in self._modes:
-                self._processes[row.name, mode] = Process(self.work, row, mode, self.caches)
-            self._each(lambda process, row, mode: process.hear())
-            self._each(self._warm)
-            self._keep_fastest()
-            self._each(self._check)
-            self.steps = self._steps()
-            for _ in range(self.effort.rounds):
-                self._each(lambda process, row, mode: row.add(process.ask("run", self.steps)))
-            self._each(lambda process, row, mode: row.peaks.append(process.ask("memory")))
+            self.start()
+            self.warm_each()
+            self.measure()
         finally:
-            self._close()
+            self.close()
         if self.caches:
             self._start_again()
 
-    def _close(self) -> None:
+    def start(self) -> None:
+        """Start all processes, and wait until they are ready."""
+        for row, mode in self._modes:
+            self._processes[row.name, mode] = Process(self.work, row, mode, self.caches)
+        self._each(lambda process, row, mode: process.hear())
+
+    def warm_each(self) -> None:
+        self._each(self._warm)
+
+    def warmings(self) -> list[Callable[[], None]]:
+        """The warm-ups as functions that may be called at the same time."""
+        return [partial(self._one, key, process, self._warm) for key, process in self._processes.items()]
+
+    def measure(self) -> None:
+        self._keep_fastest()
+        self._each(self._check)
+        self.steps = self._steps()
+        for _ in range(self.effort.rounds):
+            self._each(lambda process, row, mode: row.add(process.ask("run", self.steps)))
+        self._each(lambda process, row, mode: row.peaks.append(process.ask("memory")))
+
+    def close(self) -> None:
         for process in self._processes.values():
             process.end()
         for process in self._processes.values():
@@ -154,29 +171,39 @@ class Measuring:
         self._processes.clear()
 
     def _each(self, act: Callable[[Process, Taken, str], Any]) -> None:
-        for (name, mode), process in list(self._processes.items()):
-            try:
-                act(process, self.figures[name], mode)
-            except Ended as ended:
-                process.close()
-                del self._processes[name, mode]
-                left = [row for row, _ in self._processes if row == name]
-                self.figures[name].error = "" if left else str(ended)
-                self._say(f"notice: {name} {mode} is left out: {ended}")
+        for key, process in list(self._processes.items()):
+            self._one(key, process, act)
+
+    def _one(self, key: tuple[str, str], process: Process, act: Callable[[Process, Taken, str], Any]) -> None:
+        name, mode = key
+        try:
+            act(process, self.figures[name], mode)
+        except Ended as ended:
+            process.close()
+            del self._processes[key]
+            left = [row for row, _ in self._processes if row == name]
+            self.figures[name].error = "" if left else str(ended)
+            self._say(f"notice: {name} {mode} is left out: {ended}")
 
     def _warm(self, process: Process, row: Taken, mode: str) -> None:
         warm = process.ask("warm", self.effort.patience)
-        row.tried[mode] = min(process.ask("run", self.work.chunk)["step_s"] for _ in range(3))
-        if row.tried[mode] == min(row.tried.values()):
-            row.mode, row.warm = mode, warm
+        row.warmups[mode] = warm
         seconds = f"{warm['warmup_s']:.1f} s, first step {warm['first_step_s']:.1f} s"
         self._say(f"{self.work.name}: {row.row.name} {mode} is warm after {seconds}")
 
     def _keep_fastest(self) -> None:
         """Of a row with several modes, keep the process of the fastest one."""
+        self._each(self._try)
+        for row in self.figures.values():
+            if row.tried:
+                row.mode = min(row.tried, key=row.tried.__getitem__)
+                row.warm = row.warmups[row.mode]
         for name, mode in list(self._processes):
             if mode != self.figures[name].mode:
                 self._processes.pop((name, mode)).close()
+
+    def _try(self, process: Process, row: Taken, mode: str) -> None:
+        row.tried[mode] = min(process.ask("run", self.work.chunk)["step_s"] for _ in range(3))
 
     def _check(self, process: Process, row: Taken, mode: str) -> None:
         row.check = process.ask("check")
@@ -199,4 +226,4 @@ class Measuring:
                 except Ended as ended:
                     self._say(f"notice: {name} has no second start: {ended}")
                 finally:
-                    self._close()
+                    self.close()

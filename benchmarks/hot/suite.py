@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -32,10 +33,15 @@ def main(name: str, about: str, offered: Sequence[str], words: list[str] | None)
     add("--rounds", type=int, help="how often all rows are asked")
     add("--patience", type=float, help="seconds that a row's warm-up may take at the most")
     add("--cold", action="store_true", help="empty caches of compiled code, and a second start of each row with them")
+    add(
+        "--together", action="store_true", help="warm up all rows of all programs at the same time, where time is short"
+    )
     add("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
     add("--json", metavar="FILE", help="write the record here as well")
     options = parser.parse_args(words)
     try:
+        if options.cold and options.together:
+            raise BadInput("--cold measures warm-ups, which --together does at the same time")
         return _run(name, options)
     except (BadInput, results.Unwritable) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -81,13 +87,21 @@ def _run(name: str, options: argparse.Namespace) -> int:
         suite=name,
         name=name,
         world_size=1,
-        config={"device": device, "benchmark_iters": effort.rounds, "cold": options.cold, **asdict(effort)},
+        config={
+            "device": device,
+            "benchmark_iters": effort.rounds,
+            "cold": options.cold,
+            "together": options.together,
+            **asdict(effort),
+        },
         environment=environment.record({"all": 0}),
     )
     missed = 0
     try:
-        for work in works:
-            missed += _work(work, rows, effort, options.cold, record)
+        if options.together:
+            missed = _together(works, rows, effort, record)
+        else:
+            missed = sum(_work(work, rows, effort, options.cold, record) for work in works)
     except KeyboardInterrupt:
         record.finish("interrupted")
         raise
@@ -101,13 +115,36 @@ def _run(name: str, options: argparse.Namespace) -> int:
     return 0
 
 
+def _together(works: list[str], rows: list[Row], effort: rounds.Effort, record: results.Record) -> int:
+    """Warm up the rows of all programs at the same time; then measure one program after the other."""
+    all_of = [rounds.Measuring(WORKS[name], rows, effort, DEVICE == "cuda", "", say) for name in works]
+    missed = 0
+    try:
+        with ThreadPoolExecutor(len(works) * 2 * len(rows)) as pool:
+            list(pool.map(lambda measuring: measuring.start(), all_of))
+            list(pool.map(lambda warm: warm(), [warm for measuring in all_of for warm in measuring.warmings()]))
+        for measuring in all_of:
+            measuring.measure()
+            measuring.close()
+            missed += _report(measuring, record)
+    finally:
+        for measuring in all_of:
+            measuring.close()
+    return missed
+
+
 def _work(name: str, rows: list[Row], effort: rounds.Effort, cold: bool, record: results.Record) -> int:
     """The number of missed goals."""
-    work = WORKS[name]
     with tempfile.TemporaryDirectory() as folder:
-        measuring = rounds.Measuring(work, rows, effort, DEVICE == "cuda", folder if cold else "", say)
+        measuring = rounds.Measuring(WORKS[name], rows, effort, DEVICE == "cuda", folder if cold else "", say)
         measuring.run()
-    taken, steps = measuring.figures, measuring.steps
+    return _report(measuring, record)
+
+
+def _report(measuring: rounds.Measuring, record: results.Record) -> int:
+    """Put the figures of a program into the record, and print them. The number of missed goals."""
+    work, taken, steps = measuring.work, measuring.figures, measuring.steps
+    name = work.name
     for row in taken.values():
         record.put(name, row.row.name, value=figures.record(name, row, taken, steps))
     values = figures.goals(DEVICE, name, taken)

@@ -27,6 +27,8 @@ MAX_NOISE_RATIO = 2.0
 #: Compiled code that takes longer than this share of the time of the section's own kernels is not used.
 MAX_TIME_RATIO = 1.0
 HALVES = (torch.float16, torch.bfloat16)
+#: The least and the most runs that are timed, and the seconds that are enough for them.
+MIN_TIMED_RUNS, MAX_TIMED_RUNS, TIMED_S = 3, 20, 0.02
 #: The share of the host's free memory that a trial may use.
 MAX_MEMORY_SHARE = 0.5
 #: Elements that are compared at once.
@@ -184,17 +186,16 @@ def _describe(section: Section, i: int) -> str:
     return f"a result of {call.signature.op.name}"
 
 
-def _measure(run: Callable[[], Any], inputs: list[Any], times: int = 3) -> float:
-    """The seconds of the fastest of several runs."""
-
-    def once() -> float:
+def _measure(run: Callable[[], Any], inputs: list[Any]) -> float:
+    """The seconds of the fastest of several runs; short ones run more often, because the device may be shared."""
+    seconds: list[float] = []
+    while len(seconds) < MIN_TIMED_RUNS or (len(seconds) < MAX_TIMED_RUNS and sum(seconds) < TIMED_S):
         started = time.perf_counter()
         run()
         if inputs and inputs[0].is_cuda:
             torch.cuda.current_stream(inputs[0].device).synchronize()
-        return time.perf_counter() - started
-
-    return min(once() for _ in range(times))
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
 
 
 def least_tolerance(section: Section) -> float:
