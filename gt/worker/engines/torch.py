@@ -43,6 +43,8 @@ class TorchEngine:
         self.on_gpu = self._device.type == "cuda"
         #: one event for each of the last `Execute` messages, recorded after its kernels
         self._events: deque[torch.cuda.Event] = deque()
+        #: the stream that they are recorded in
+        self._stream: Any = None
         #: see `memory`
         self._most_used = 0
 
@@ -158,11 +160,15 @@ class TorchEngine:
     def pace(self) -> None:
         if not self.on_gpu:
             return
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        self._events.append(event)
-        if len(self._events) > MAX_EXECUTES_AHEAD:
-            self._events.popleft().synchronize()
+        events = self._events
+        if len(events) >= MAX_EXECUTES_AHEAD:
+            event = events.popleft()
+            event.synchronize()
+        else:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.current_stream(self._device)
+        event.record(self._stream)  # looking up the stream again would take longer than recording
+        events.append(event)
 
     def marks(self, clock: Callable[[], int]) -> Marks:
         if not self.on_gpu:
