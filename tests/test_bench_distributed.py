@@ -21,7 +21,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.core import batch_fit, results, timing, verdict
-from benchmarks.core.formulas import GIB
 from benchmarks.core.ranks import DONE, World
 from benchmarks.core.trainer import DTYPES
 from benchmarks.distributed import algorithms, comm, expected, memory, models, operations, scaling, suite, training
@@ -423,54 +422,6 @@ def test_the_algorithm_of_each_operation(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     assert algorithm.since_last() == "NCCL_ALGO=Tree"
     assert algorithms.Algorithms("gloo").all() == "unknown"
-
-
-def test_the_figures_in_the_readme_are_those_of_their_records():
-    text = (FOLDER / "README.md").read_text()
-    names = re.findall(r"\(\.\./(results/[\w/]+\.json)\)", text)
-    assert names
-    for name in names:
-        data = results.load(FOLDER.parent / name)
-        for row in measured(data):
-            assert row in text
-
-
-def measured(data):
-    """The lines of the README's tables of measured figures, from a record."""
-    parts = data["results"]
-    for name in [*operations.COLLECTIVES, *operations.TRANSFERS]:
-        part = parts["communication"][name]
-        if fit := part.get("fit"):
-            last = part["rows"][-1]
-            yield f"| {name} | {fit['alpha_s'] * 1e6:.0f} | {last['busbw_gb_per_s']:.3g} | {last['wrong_elements']} |"
-    if data["config"]["device_type"] == "cuda" and "training" in parts:
-        yield from measured_on_gpus(parts)
-        return
-    for engine in ("ddp", "fsdp") if "training" in parts else ():
-        part = parts["training"][engine]
-        wait, exposed = part["data_wait_share"], part["exposed"]["share_of_passes"]
-        step = part["timing"]["p50_s"] * 1e3
-        yield f"| {engine} | {part['samples_per_s']:.1f} | {step:.1f} | {wait:.1%} | {exposed:.1%} |"
-    for mode, part in ((mode, parts.get("scaling", {}).get(mode)) for mode in ("weak", "strong")):
-        for row in part["rows"][1:] if part else ():
-            yield f"| {mode} | {row['ranks']} | {row['efficiency']:.1%} | {row['label']} |"
-
-
-def measured_on_gpus(parts):
-    for engine in ("ddp", "fsdp"):
-        part, held = parts["training"][engine], parts["memory"][engine]["worst_rank"]["counted_bytes"]
-        step, used, peak = part["timing"]["p50_s"] * 1e3, part["mfu"]["mfu"], part["peak_memory_bytes"] / GIB
-        valid = "yes" if part["verdict"]["valid"] else "**no**"
-        rates = f"{part['samples_per_s']:.1f} | {part['tokens_per_s']:,.0f} | {step:.1f}"
-        yield f"| {engine} | {rates} | {used:.1%} | {part['joules_per_sample']:.2f} | {valid} |"
-        stages = ("parameters", "gradients", "optimizer_state", "activations")
-        yield f"| {engine} | {' | '.join(f'{held[name] / GIB:.2f}' for name in stages)} | {peak:.2f} |"
-    largest = parts["memory"]["largest_batch"]
-    fit = parts["memory"].get("batch_fit", largest)["fit"]
-    *_, last = largest["tries"]
-    yield f"{fit['intercept_bytes'] / GIB:.2f} GiB and {fit['bytes_per_sample'] / GIB:.3f} GiB a sample"
-    most, predicted = f"ran, in {last['peak_bytes'] / GIB:.1f} GiB", f"{largest['predicted']} samples, which"
-    yield f"{predicted} {most}" if largest["verified"] else f"{predicted} did not fit; {last['batch']} {most}"
 
 
 def test_graphs_are_freed_before_the_process_group(monkeypatch):
