@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.core import batch_fit, results, timing, verdict
+from benchmarks.core import batch_fit, formulas, results, timing, verdict
 from benchmarks.core.ranks import DONE, World
 from benchmarks.core.trainer import DTYPES
 from benchmarks.distributed import algorithms, comm, expected, memory, models, operations, scaling, suite, training
@@ -324,7 +324,7 @@ ELEMENTS = [(1024, 2, 256), (1024, 3, 255), (1, 4, 4), (2**20, 8, 2**18)]
 
 @pytest.mark.parametrize(("size", "ranks", "wanted"), ELEMENTS)
 def test_elements_divide_by_the_ranks(size, ranks, wanted):
-    assert comm.elements(size, ranks, torch.float32) == wanted
+    assert formulas.message_elements(size, ranks, 4) == wanted
 
 
 def test_expected_bandwidths_stand_beside_the_measured():

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import report as program
 from benchmarks.core import peaks, plots
-from benchmarks.reports import durations, figures, reading, svg
+from benchmarks.reports import durations, figures, pictures, reading, svg
 from benchmarks.reports.expected import CEILING, expectations
 from benchmarks.reports.report import report
 from tests.support.browser import Browser, find_browser
@@ -294,3 +294,20 @@ def test_in_a_browser_nothing_is_wider_than_the_screen(text, tmp_path):
                 ink = browser.js("getComputedStyle(document.querySelector('figure svg text')).fill")
                 assert (back == "rgb(255, 255, 255)") is not dark
                 assert ink == browser.js("getComputedStyle(document.body).color") != back
+
+
+@needs_plots
+def test_records_with_one_name_are_a_bar_each():
+    names = dict.fromkeys(["x", pictures.unused("x", ["x"]), pictures.unused("x", ["x", "x (2)"])])
+    assert [*names] == ["x", "x (2)", "x (3)"]
+    record = read(TRANSFORMER)[0]
+    same = [reading.Read(pathlib.Path(f"{number}.json"), record.data) for number in range(3)]
+    drawn = dict(pictures.time_spent(same, lambda _: "one run"))
+    assert "one run (3)" in re.sub(r"<[^>]+>", "", "".join(drawn.values()))
+
+
+def test_goals_of_one_pair_name_their_figure():
+    (record,) = read(RESULTS / "h200/compilation_resnet18_forward.json")
+    names = [row.what for row in expectations(record)]
+    assert "resnet18-forward: decorated against torch-best, p99" in names
+    assert len(names) == len(set(names))

@@ -56,6 +56,9 @@ def contradicted(part: derived.Part, place: derived.Place) -> Iterator[str]:
     judged = part.get("verdict")
     if not isinstance(judged, dict):
         return
+    if judged["valid"] is not (not judged["reasons"]):
+        yield f"{place.where}.verdict.valid is {judged['valid']}, with {len(judged['reasons'])} reason(s)"
+        return
     inner = [each for key, value in part.items() if key != "verdict" for each in results.verdicts(value)]
     reasons = [*verdict.together(inner)["reasons"], *verdict.judge(*derived.facts(part, place))["reasons"]]
     known = {reason["code"] for reason in judged["reasons"]}

@@ -50,15 +50,10 @@ class Plan:
     graphs: bool = False
 
 
-def elements(size: int, ranks: int, dtype: torch.dtype) -> int:
-    """The number of elements that fit in the size and divide by the ranks, at least one per rank."""
-    return max(ranks, size // dtype.itemsize // ranks * ranks)
-
-
 def measure(world: World, name: str, make: Make, size: int, plan: Plan) -> dict[str, Any]:
     """One row: warmed up at this size, timed back to back and one at a time, and every timed result checked."""
     dtype = DTYPES[plan.dtype]
-    count = elements(size, world.size, dtype)
+    count = formulas.message_elements(size, world.size, dtype.itemsize)
     actual = count * dtype.itemsize
     number = max(2, min(SLOTS[world.device.type], SLOT_BYTES // actual))
     own = rounds(world, [make(world, count, dtype, repetition) for repetition in range(number)], plan)

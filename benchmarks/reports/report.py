@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.core import health, plots
 from benchmarks.core.formulas import GIB
-from benchmarks.reports import durations, page, pictures, svg, works
+from benchmarks.reports import durations, page, pictures, reading, svg, works
 from benchmarks.reports.expected import CEILING, GOALS, Expectation, expectations
 from benchmarks.reports.figures import interval_text, number, text
 from benchmarks.reports.reading import Read, machine_name
@@ -120,7 +120,7 @@ def _expected(records: Sequence[Read]) -> Iterator[page.Mark]:
 def _expectations(record: Read) -> list[Expectation]:
     try:
         return expectations(record)
-    except (KeyError, TypeError, ValueError, AttributeError):  # the verdict names the part that is not as expected
+    except reading.MALFORMED:  # the verdict names the part that is not as expected
         return []
 
 
@@ -143,7 +143,7 @@ def _time(records: Sequence[Read]) -> Iterator[page.Mark]:
             rows = [
                 [_run(record), name, f"{s:,.3g} s"] for record in own for name, s in durations.parts(record).items()
             ]
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except reading.MALFORMED:
             continue
         table = page.table(["run", "part", "took"], rows, (0, 1))
         yield page.section(suite, page.plots(drawn), page.folded("seconds", table), level=3) if rows else page.Mark("")
