@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.core import batch_fit, formulas, results, timing, verdict
+from benchmarks.core import batch_fit, derived, formulas, results, timing, verdict
 from benchmarks.core.ranks import DONE, World
 from benchmarks.core.trainer import DTYPES
 from benchmarks.distributed import algorithms, comm, expected, memory, models, operations, scaling, suite, training
@@ -451,13 +451,16 @@ def test_graphs_are_freed_before_the_process_group(monkeypatch):
 
 def test_both_times_and_the_launch_are_what_they_are_called(monkeypatch):
     """One at a time, back to back, and the host's time of a call: each has its own figures."""
-    times = [5e-6] * 3, [2e-6] * 3, 1e-6, 0
+    times = [5e-6] * 3, [2e-6] * 3, [1e-6, 1e-6, 9e-6], 0
     monkeypatch.setattr(comm, "rounds", lambda world, slots, plan: times)
     plan, make = comm.Plan([1024], 0, 3, "fp32"), lambda *words: None
     gpu = dataclasses.replace(world(1), device=torch.device("cuda"))
     row = comm.measure(gpu, "allreduce", make, 1024, plan)
     assert (row["single_us"], row["latency_us"], row["launch_us"]) == (near(5), near(2), near(1))
     assert (row["single"]["timing"]["p50_s"], row["timing"]["p50_s"]) == (near(5e-6), near(2e-6))
+    assert row["launch"] == {"median": 1e-6, "seconds": [1e-6, 1e-6, 9e-6]}
+    place = derived.Place("results.communication.allreduce.rows[0]", {"world_size": 1})
+    assert derived.transfer(row | {"launch_us": 0.5}, place)["launch_us"] == near(1)  # an edited figure is noticed
     assert comm.measure(world(1), "allreduce", make, 1024, plan)["launch_us"] is None
 
 

@@ -123,6 +123,8 @@ def transfer(part: Part, place: Place) -> dict[str, Any]:
     if seconds is None or alone is None or "size_bytes" not in part:
         return {}
     expected = {"latency_us": seconds * 1e6, "single_us": alone * 1e6}
+    if part.get("launch"):  # older records do not have its samples
+        expected["launch_us"] = statistics.median(part["launch"]["seconds"]) * 1e6
     operation = next((word for word in re.split(r"[.\[]", place.where) if word in formulas.BUS_FACTORS), None)
     if operation and place.ranks > 1:
         expected["algbw_gb_per_s"] = formulas.algorithm_bandwidth(part["size_bytes"], seconds)
