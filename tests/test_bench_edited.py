@@ -59,6 +59,7 @@ EDITS = [
     ("compilation_resnet18_forward", "resnet18-forward goals [-1] value"),
     ("quick_benchmark", "square 4096x4096 1 flops"),
     ("../2cpu/checkpoints", "disk write mb_per_s"),
+    ("benchmark_1gpu", "training ddp mfu denominator_flops_per_s", "training ddp mfu mfu"),
 ]
 
 
@@ -92,6 +93,40 @@ def test_a_valid_verdict_over_what_is_not_valid_is_found(tmp_path):
     record = json.loads(sorted((RESULTS / "h200").glob("benchmark_2gpu_*.json"))[0].read_text())
     record["results"]["communication"]["verdict"] = record["verdict"] = {"valid": True, "reasons": [], "unchecked": []}
     assert "verdict does not have what follows" in audit.problems(record)[0]
+
+
+def kept(name):
+    return json.loads(sorted((RESULTS / "h200").glob(f"{name}_*.json"))[0].read_text())
+
+
+def faster(record, engine="ddp", factor=2):
+    """A shorter wall time, and everything that is computed from it."""
+    part = record["results"]["training"][engine]
+    part["wall_s"] /= factor
+    for key in ("samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank"):
+        part[key] *= factor
+    for key in ("numerator_flops_per_s", "mfu"):
+        part["mfu"][key] *= factor
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.1, 2])
+def test_a_wall_time_is_that_of_its_samples(factor):
+    record = kept("benchmark_1gpu")
+    faster(record, factor=factor)
+    (line,) = audit.problems(record)
+    assert "results.training.ddp.wall_s is" in line
+
+
+def test_the_slowest_samples_cannot_be_left_out():
+    record = kept("benchmark_1gpu")
+    row = record["results"]["communication"]["alltoall"]["rows"][0]
+    for part in (row, row["single"]):
+        best = sorted(part["timing"]["samples_s"])[:50]
+        part["timing"] |= timing.summary(best)
+    row["latency_us"], row["single_us"] = (part["timing"]["p50_s"] * 1e6 for part in (row, row["single"]))
+    lines = audit.problems(record)
+    assert len(lines) == 2
+    assert "has 50 samples, and the run had 100 iterations" in lines[0]
 
 
 def cleaned(value):
