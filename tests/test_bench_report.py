@@ -209,6 +209,16 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(tmp_path):
         assert "pairs: not drawn" in page.text
 
 
+@pytest.mark.parametrize("value", ["x", -1])
+def test_a_damaged_health_costs_its_section_only(tmp_path, value):
+    def damage(data):
+        data["results"]["summary"]["gpu"][0]["health"] = {"power_limit_w": value, "xids": value, "nvlinks": value}
+
+    page = Page(report(read(changed(tmp_path, TRANSFORMER, damage))))
+    assert "Not shown: a part of a record is not as expected" in page.text
+    assert "The machine" in page.headings
+
+
 def test_a_value_that_is_no_number_is_shown():
     assert figures.text(float("nan"), "s") == "nan s"
 

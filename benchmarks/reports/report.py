@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.core import health, plots
@@ -31,9 +31,17 @@ def report(records: Sequence[Read], left_out: Sequence[str] = ()) -> str:
         page.section("Where the time went", *_time(records)),
         page.section("The same work again", *_repeated(records)),
         page.section("Measurements", *(_measured(record) for record in records)),
-        page.section("Health", *_health(records)),
+        page.section("Health", *_sound(lambda: _health(records))),
         page.section("The machine", _machine(records)),
     )
+
+
+def _sound(draw: Callable[[], Iterator[page.Mark]]) -> list[page.Mark]:
+    """What a section holds; a record whose part has not the shape of its suite costs this section only."""
+    try:
+        return list(draw())
+    except reading.MALFORMED as error:
+        return [page.paragraph(f"Not shown: a part of a record is not as expected ({type(error).__name__}: {error}).")]
 
 
 def _summary(records: Sequence[Read]) -> str:

@@ -86,7 +86,7 @@ def title(record: Read) -> str:
         model["name"] if isinstance(model, dict) and trains else None,
         f"d_model {config['d_model']}" if "d_model" in config else None,
         f"{config['num_encoder_layers']}+{config['num_decoder_layers']} layers"
-        if "num_encoder_layers" in config
+        if {"num_encoder_layers", "num_decoder_layers"} <= set(config)
         else None,
         config.get("engine"),
         (config.get("precision") or config.get("dtype")) if only != ["replay"] else None,
