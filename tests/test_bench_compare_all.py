@@ -227,6 +227,13 @@ def test_other_programs_are_other_work():
     assert works.title(bert).startswith("compilation_benchmark, bert")
 
 
+def test_the_title_of_a_work_leaves_out_what_differs():
+    paths = sorted((RESULTS / "h200").glob("bench_H200_*.json"))
+    ddp, gt = next(group for group in works.by_work([reading.read(path) for path in paths]) if len(group) == 2)
+    assert {ddp.config["engine"], gt.config["engine"]} == {"ddp", "gt"}
+    assert works.common_title([ddp, gt]) == works.title(ddp).replace(", ddp", "")
+
+
 def test_the_title_of_a_replay_names_its_file():
     titles = [works.title(reading.read(path)) for path in sorted((RESULTS / "h200/replay").glob("*.json"))]
     assert titles[1:] == [

@@ -316,6 +316,15 @@ def test_records_with_one_name_are_a_bar_each():
     assert "one run (3)" in re.sub(r"<[^>]+>", "", "".join(drawn.values()))
 
 
+@needs_plots
+def test_parts_of_one_colour_have_another_pattern():
+    rows = {"run": {str(number): 1.0 for number in range(2 * svg.COLOURS)}}
+    bars = []
+    svg.plot("parts", lambda axes: (svg.stacked(axes, rows), bars.extend(axes.patches)))
+    assert len({bar.get_facecolor() for bar in bars}) == svg.COLOURS
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars)
+
+
 def test_goals_of_one_pair_name_their_figure():
     (record,) = read(RESULTS / "h200/compilation_resnet18_forward.json")
     names = [row.what for row in expectations(record)]

@@ -175,7 +175,7 @@ def _repeated(records: Sequence[Read]) -> Iterator[page.Mark]:
                 draw = lambda axes, rows=factor: svg.dots(axes, rows)
                 plot = svg.plot(f"{group[0].name} {name} again", draw, svg.bars_height(n for n, _, _ in rows), shown)
                 drawn.append(page.figure(f"{name}, {shown}", plot))
-        yield page.section(works.title(group[0]), page.plots(drawn[:8]), level=3)
+        yield page.section(works.common_title(group), page.plots(drawn[:8]), level=3)
 
 
 def _scaled(rows: Sequence[svg.Bar], unit: str) -> tuple[list[svg.Bar], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.reports.reading import Read
@@ -73,9 +73,14 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def title(record: Read) -> str:
+def common_title(records: Sequence[Read]) -> str:
+    """The title of records of one work, without the choices in which they differ."""
+    return title(records[0], differing(records))
+
+
+def title(record: Read, without: Collection[str] = ()) -> str:
     """The suite and the values of its configuration that people look for."""
-    config = record.config
+    config = {key: value for key, value in record.config.items() if key not in without}
     model, only = config.get("model"), config.get("benchmarks") or []
     trains = not only or bool({*only} - {"comm", "replay"})
     words = [
