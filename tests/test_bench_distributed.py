@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.core import batch_fit, derived, formulas, results, timing, verdict
 from benchmarks.core.ranks import DONE, World
-from benchmarks.core.trainer import DTYPES
+from benchmarks.core.trainer import DTYPES, Steps
 from benchmarks.distributed import algorithms, comm, expected, memory, models, operations, scaling, suite, training
 from benchmarks.distributed.plans import Plan
 from tests.support.launches import FOLDER, ONE_THREAD, SCRIPT, SMALL, TORCHRUN, launcher, only_record
@@ -123,6 +123,14 @@ def test_training(full, engine):
     assert entry["mfu"]["mfu"] is None  # the peak of a CPU is unknown
     flops = 4 * 2 * 8 * models.SHAPES["tiny"].training_flops()
     assert entry["mfu"]["numerator_flops_per_s"] == near(flops / entry["wall_s"])
+
+
+def test_a_slow_step_counts_in_the_throughput():
+    """All samples over all of the time: nine steps of 1 s and one of 11 s are 10 steps in 20 s."""
+    steps = Steps(wall=20.0, laps=[(1, 1.0)] * 9 + [(1, 11.0)], losses=[1.0] * 10)
+    plan = Plan("tiny", models.SHAPES["tiny"], 8, "fp32", 0, 10, 0)
+    used = training.figures(ALONE, plan, steps)
+    assert (used["wall_s"], used["samples_per_s"], used["timing"]["p50_s"]) == (20.0, near(8 * 10 / 20), 1.0)
 
 
 def test_the_gradients_all_reduce_is_predicted_and_measured(full):
