@@ -95,8 +95,9 @@ def show(records: Sequence[reading.Read], options: argparse.Namespace, prices: d
     for group in works.by_work(records):
         machines = comparing.runs(group, options.machine, prices)
         rows = list(comparing.figure_rows(machines, options.all))
-        every += [[works.title(group[0]), *row] for row in rows]
-        tables.show(f"\n{works.title(group[0])}", comparing.FIGURES, rows)
+        title = works.common_title(group)
+        every += [[title, *row] for row in rows]
+        tables.show(f"\n{title}", comparing.FIGURES, rows)
         cost = list(comparing.cost_rows(machines))
         if cost:
             tables.show("Cost and energy", comparing.COSTS, cost)
@@ -133,7 +134,7 @@ def against(records: Sequence[reading.Read], old: Sequence[reading.Read], option
         compared += sum(row[-1] != comparing.MISSING for row in rows)
         judged += sum(row[-1] not in (comparing.MISSING, comparing.UNJUDGED) for row in rows)
         count += sum(row[-1] == comparing.REGRESSION for row in rows)
-        tables.show(f"\nAgainst the baseline: {works.title(group[0])}", comparing.CHANGES, rows)
+        tables.show(f"\nAgainst the baseline: {works.common_title([*group, *baseline])}", comparing.CHANGES, rows)
     if not compared:
         raise BadInput("no figure is in both the records and the baseline: nothing was compared")
     if not judged:

@@ -1,11 +1,29 @@
 #!/usr/bin/env bash
 # Makes the records of the machine suites anew on this machine's GPUs, from a clean checkout, and checks each of them.
-#   benchmarks/records_gpu.sh [FOLDER]      about 10 minutes on one H200 (default folder: benchmarks/results/new)
+#   benchmarks/records_gpu.sh [FOLDER [PART…]]     default: benchmarks/results/new, and all parts
+# Seconds of each part on one H200, beside those of the start:
+#   distributed 75   every part of the distributed suite, a rank on each GPU
+#   shared      35   collectives of two ranks on one GPU (machines with one GPU only)
+#   captured    40   collectives in CUDA graphs, on all GPUs, and of two ranks on one GPU
+#   replay      15   a recorded training step of two ranks, and its replay, also in CUDA graphs
+#   60m 50, 60m-gt 60, 220m 60, 2.9b 50    training of the transformer suite, of this many parameters, one under GT
+#   quick       20   auto-sharding
+# All take 8 minutes. If a run was cut off, run the parts that are missing, with the same FOLDER and commit.
 # A figure in a README names its record: replace both. PYTHON names the interpreter (default: python3).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-python3}"
-folder="$PWD/${1:-benchmarks/results/new}"
+all=(distributed shared captured replay 60m 60m-gt 220m 2.9b quick)
+folder="${1:-benchmarks/results/new}"
+case "$folder" in /*) ;; *) folder="$PWD/$folder" ;; esac
+parts=("${@:2}")
+[ ${#parts[@]} -gt 0 ] || parts=("${all[@]}")
+for part in "${parts[@]}"; do
+    if [[ " ${all[*]} " != *" $part "* ]]; then
+        echo "error: no part $part; the parts are ${all[*]}" >&2
+        exit 2
+    fi
+done
 
 if [ -n "$(git status --porcelain --untracked-files=no)" ]; then
     echo "error: files differ from the commit; a record of them is not valid: commit them first" >&2
@@ -16,26 +34,56 @@ if [ "$gpus" = 0 ]; then
     echo "error: torch sees no GPU" >&2
     exit 2
 fi
-torchrun=("$python" -m torch.distributed.run --standalone)
-suite=benchmarks/distributed/distributed_benchmarks.py
-train=(benchmarks/transformer/run_benchmark.sh --results-dir "$folder" --amp-dtype bf16)
+export PYTHON="$python"
+
+suite() { # RANKS [OPTION…]: the distributed suite
+    "$python" -m torch.distributed.run --standalone --nproc_per_node="$1" \
+        benchmarks/distributed/distributed_benchmarks.py "${@:2}" --output-dir "$folder"
+}
+
+train() { # [OPTION…]: the transformer suite
+    benchmarks/transformer/run_benchmark.sh --results-dir "$folder" --amp-dtype bf16 "$@"
+}
+
+small=(--sizes 1K 16K 256K 1M 4M 16M --warmup 3 --iters 10)
 m60=(--d-model 512 --nhead 8 --num-encoder-layers 6 --num-decoder-layers 6 --dim-feedforward 2048)
 m220=(--d-model 768 --nhead 12 --num-encoder-layers 12 --num-decoder-layers 12 --dim-feedforward 3072)
 b3=(--d-model 2048 --nhead 32 --num-encoder-layers 24 --num-decoder-layers 24 --dim-feedforward 8192)
-export PYTHON="$python"
 
-"${torchrun[@]}" --nproc_per_node="$gpus" "$suite" --batch-size 24 --output-dir "$folder"
-if [ "$gpus" = 1 ]; then # two ranks on one GPU: the path works and every collective is exact; not valid as a measurement
-    "${torchrun[@]}" --nproc_per_node=2 "$suite" --benchmark comm --nccl-log --sizes 1K 16K 256K 1M 4M 16M \
-        --warmup 3 --iters 10 --output-dir "$folder"
-fi
-"${train[@]}" --batch-size 256 --num-samples 20480 "${m60[@]}"
-"${train[@]}" --engine gt --batch-size 256 --num-samples 20480 "${m60[@]}"
-"${train[@]}" --batch-size 128 --num-samples 8192 "${m220[@]}"
-"${train[@]}" --batch-size 8 --seq-len 512 --num-samples 320 "${b3[@]}"
-"$python" benchmarks/quick_benchmark.py --gpus "$gpus" --output-dir "$folder"
+# two ranks on one GPU: the path works and every collective is exact; not valid as a measurement
+record() {
+    case "$1" in
+        distributed) suite "$gpus" --batch-size 24 ;;
+        shared) [ "$gpus" != 1 ] || suite 2 --benchmark comm --nccl-log "${small[@]}" ;;
+        captured)
+            suite "$gpus" --benchmark comm --cuda-graph --sizes 1K 16K 256K 4M 64M
+            [ "$gpus" != 1 ] || suite 2 --benchmark comm --cuda-graph "${small[@]}"
+            ;;
+        replay)
+            mkdir -p "$folder/recorded"
+            rm -f "$folder/recorded/step2.json"
+            suite 2 --benchmark training --model tiny --warmup 3 --iters 10 --record "$folder/recorded/step2.json"
+            for way in "" --cuda-graph; do
+                suite 2 --benchmark replay --replay "$folder/recorded/step2.json" ${way:+"$way"} --warmup 3 --iters 10
+            done
+            ;;
+        60m) train --batch-size 256 --num-samples 20480 "${m60[@]}" ;;
+        60m-gt) train --engine gt --batch-size 256 --num-samples 20480 "${m60[@]}" ;;
+        220m) train --batch-size 128 --num-samples 8192 "${m220[@]}" ;;
+        2.9b) train --batch-size 8 --seq-len 512 --num-samples 320 "${b3[@]}" ;;
+        quick) "$python" benchmarks/quick_benchmark.py --gpus "$gpus" --output-dir "$folder" ;;
+    esac
+}
 
-# every record: by its schema, its figures from its samples, its verdict; then the health of the cards
+for part in "${parts[@]}"; do
+    echo "== $part"
+    record "$part"
+done
+
+# every record: by its schema, its figures from its samples, its verdict; then the health of the cards, and a page
 "$python" -m benchmarks.core.audit "$folder"/*.json
 grep -h -A 30 '"health": {' "$folder"/*.json | sort | uniq -c | sort -rn | head -40 || true
-"$python" benchmarks/transformer/compare_results.py "$folder" --allow-different
+if compgen -G "$folder/bench_*.json" >/dev/null; then
+    "$python" benchmarks/transformer/compare_results.py "$folder" --allow-different
+fi
+"$python" benchmarks/report.py "$folder" --output-dir "$folder"

@@ -9,8 +9,8 @@ import pathlib
 import pytest
 
 from benchmarks import compare as program
-from benchmarks.core import audit, timing, verdict
-from benchmarks.reports import comparing, reading
+from benchmarks.core import timing, verdict
+from benchmarks.reports import comparing, reading, works
 from benchmarks.reports.figures import HIGHER, LOWER, Figure, figures
 from tests.test_bench_compare import record as transformer
 
@@ -153,79 +153,6 @@ def test_the_baseline_is_not_compared_with_itself(tmp_path, capsys):
     assert "no record to compare" in compare(capsys, RECOVERY, "--baseline", RECOVERY, code=2)
 
 
-def edited(key):
-    data = json.loads((SHARDING if key == "value" else RECOVERY).read_text())
-    place = data["results"]["plan"]["0"] if key == "value" else data["results"]["on"]
-    place[key] *= 0.9
-    return data
-
-
-@pytest.mark.parametrize("key", ["value", "median"])
-def test_an_edited_record_is_refused(tmp_path, capsys, key):
-    path = save(tmp_path, "edited", edited(key))
-    assert f".{key} is" in compare(capsys, path, code=2)
-    assert "follows from its samples" in audit.problems(json.loads(path.read_text()))[0]
-    save(tmp_path, "good", json.loads(RECOVERY.read_text()))
-    assert f"left out: {path}" in compare(capsys, tmp_path)
-
-
-def test_an_edited_transformer_record_is_refused(tmp_path, capsys):
-    data = transformer()
-    data["results"]["summary"]["joules_per_sample"] = 0.1
-    assert "joules_per_sample is 0.1" in compare(capsys, save(tmp_path, "a", data), code=2)
-
-
-MACHINE = RESULTS / "h200" / "machine"
-#: a kept record, and figures in it that were edited; "[-1]" is the last of a list
-EDITS = [
-    ("benchmark_2gpu", "communication allreduce rows [-1] busbw_gb_per_s"),
-    ("benchmark_2gpu", "communication allgather rows [0] single_us"),
-    ("benchmark_2gpu", "communication alltoall rows [0] latency_us"),
-    ("benchmark_2gpu", "communication broadcast fit beta_bytes_per_s"),
-    ("benchmark_2gpu", "communication p2p rows [-1] wrong_elements"),
-    ("machine/benchmark_1gpu_20261118T093113Z", "training ddp samples", "training ddp samples_per_s"),
-    ("machine/benchmark_1gpu_20261118T093113Z", "training ddp tokens_per_s", "training ddp tokens_per_s_per_rank"),
-    ("machine/benchmark_1gpu_20261118T093113Z", "training fsdp mfu numerator_flops_per_s", "training fsdp mfu mfu"),
-    ("machine/benchmark_1gpu_20261118T093113Z", "training doubling ratio"),
-    ("machine/benchmark_1gpu_20261118T093113Z", "training gpu [0] neighbours"),
-    ("machine/products", "products bf16 best tflop_per_s", "products bf16 mfu numerator_flops_per_s"),
-    ("machine/products", "products bf16 rows [0] value", "products bf16 rows [0] samples"),
-    ("machine/sustained", "sustained end_over_beginning"),
-]
-
-
-def multiplied(value):
-    return [multiplied(each) for each in value] if isinstance(value, list) else value * 1.5 + 1
-
-
-@pytest.mark.parametrize(
-    ("name", "paths"), [(name, paths) for name, *paths in EDITS], ids=lambda v: v[0] if isinstance(v, list) else ""
-)
-def test_no_figure_of_a_kept_record_can_be_edited(name, paths):
-    record = json.loads(sorted((RESULTS / "h200").glob(f"{name}*.json"))[0].read_text())
-    assert audit.problems(record) == []
-    for path in paths:
-        *keys, last = [int(word[1:-1]) if word[0] == "[" else word for word in path.split()]
-        place = record["results"]
-        for key in keys:
-            place = place[key]
-        place[last] = multiplied(place[last])
-    assert audit.problems(record)
-
-
-def test_every_kept_record_follows_from_its_samples():
-    records, _ = reading.gather(
-        [path for path in (RESULTS, *RESULTS.rglob("*")) if path.is_dir() and any(path.glob("*.json"))]
-    )
-    assert {record.name: record.wrong for record in records if record.wrong} == {}
-
-
-def test_a_valid_verdict_over_what_is_not_valid_is_found(tmp_path):
-    record = json.loads(sorted((RESULTS / "h200").glob("benchmark_2gpu_*.json"))[0].read_text())
-    record["results"]["communication"]["verdict"] = record["verdict"] = {"valid": True, "reasons": [], "unchecked": []}
-    assert "verdict does not have what follows" in audit.problems(record)[0]
-
-
 def busy(record, share=0.45):
     """The same training, on a machine whose processors other programs used."""
     judged = verdict.judge({"cpu_others": share}, verdict.MACHINE["cpu"], "training")
@@ -269,6 +196,70 @@ def test_bad_input(tmp_path, capsys):
     assert "is interrupted, not complete" in compare(capsys, running, code=2)
     (tmp_path / "broken.json").write_text("{")
     assert "not JSON" in compare(capsys, tmp_path / "broken.json", code=2)
+
+
+def test_an_unused_option_is_one_that_older_records_do_not_have(tmp_path, capsys):
+    data = json.loads(sorted((RESULTS / "h200").glob("benchmark_1gpu_*.json"))[0].read_text())
+    assert {data["config"]["cuda_graphs"], data["config"]["replay"]} == {False, None}
+    old = save(tmp_path, "old", data)
+    for key in ("cuda_graphs", "replay"):
+        del data["config"][key]
+    assert "0 regressions" in compare(capsys, save(tmp_path, "new", data), "--baseline", old)
+    zero, absent = (
+        reading.Read(old, data | {"config": {"device": "cpu", **more}}) for more in ({"warmup_iters": 0}, {})
+    )
+    assert works.work(zero) != works.work(absent)
+
+
+def test_captured_collectives_stand_beside_those_that_are_not(tmp_path, capsys):
+    data = json.loads(sorted((RESULTS / "h200").glob("benchmark_2gpu_*.json"))[0].read_text())
+    usual = save(tmp_path, "usual", data)
+    data["config"]["cuda_graphs"] = True
+    captured = save(tmp_path, "captured", data)
+    assert "cuda graphs true" in compare(capsys, usual, captured)
+    assert len(works.by_work([reading.read(usual), reading.read(captured)])) == 1
+
+
+def test_other_programs_are_other_work():
+    paths = [RESULTS / "h200" / f"compilation_{name}_plain.json" for name in ("bert", "vit")]
+    bert, vit = (reading.read(path) for path in paths)
+    assert works.work(bert) != works.work(vit)
+    assert works.title(bert).startswith("compilation_benchmark, bert")
+
+
+def test_the_title_of_a_work_leaves_out_what_differs():
+    paths = sorted((RESULTS / "h200").glob("bench_H200_*.json"))
+    ddp, gt = next(group for group in works.by_work([reading.read(path) for path in paths]) if len(group) == 2)
+    assert {ddp.config["engine"], gt.config["engine"]} == {"ddp", "gt"}
+    assert works.common_title([ddp, gt]) == works.title(ddp).replace(", ddp", "")
+
+
+def test_the_title_of_a_replay_names_its_file():
+    titles = [works.title(reading.read(path)) for path in sorted((RESULTS / "h200/replay").glob("*.json"))]
+    assert titles[1:] == [
+        "distributed, replay, step2.json, 2 ranks", "distributed, replay, step2.json, CUDA graphs, 2 ranks",
+        "distributed, replay, groups.json, CUDA graphs, 2 ranks",
+    ]  # fmt: skip
+
+
+SHAPES = {
+    "ranks that are no list": lambda d: d["environment"].update(ranks="x"),
+    "memory that is no number": lambda d: d["environment"]["cpu"].update(memory_bytes=None),
+    "a GPU without a size": lambda d: d["environment"]["gpus"][0].update(memory_bytes="80 GB"),
+    "parts that are no list": lambda d: d["config"].update(benchmarks=-1),
+    "a model without a name": lambda d: d["config"].update(model={}),
+    "a month that there is not": lambda d: d.update(ended="2026-13-01T00:00:00Z"),
+}
+
+
+@pytest.mark.parametrize("change", SHAPES.values(), ids=SHAPES)
+def test_a_damaged_environment_is_named_and_the_rest_compared(tmp_path, capsys, change):
+    data = json.loads(sorted((RESULTS / "h200").glob("bench_H200_*.json"))[0].read_text())
+    save(tmp_path, "good", data)
+    change(data)
+    path = save(tmp_path, "damaged", data)
+    assert f"left out: {path}" in compare(capsys, tmp_path)
+    assert f"{path}: $." in compare(capsys, path, code=2)
 
 
 def test_every_suite_of_the_repository(tmp_path, capsys):

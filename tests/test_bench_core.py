@@ -402,6 +402,33 @@ def test_noise_makes_no_rank_slow():
     assert outliers.slow_ranks([wide, [value / 1.4 for value in wide], wide], MEMBERS) == []
 
 
+def at_times(share, count=30, ranks=4, others=0.0):
+    """Each rank takes 20 ms; the last one is slow in a share of its samples, the others in another share."""
+    series = lambda share: [0.08 if k < share * count else 0.02 + k * 1e-5 for k in range(count)]
+    return [series(others)] * (ranks - 1) + [series(share)]
+
+
+def test_a_rank_that_is_slow_at_times_is_named():
+    (slow,) = outliers.slow_ranks(at_times(0.3), MEMBERS)
+    assert (slow["rank"], slow["share"], slow["ratio"]) == (3, near(0.3), near(4, rel=0.02))
+    assert outliers.rank_words([slow])[0].startswith("rank 3 (GPU-3 on node1) takes 80 ms, 3.9")
+    assert outliers.rank_words([slow])[0].endswith("in 30% of its samples")
+    assert outliers.slow_ranks(at_times(0.1), MEMBERS) == []  # three of thirty: that happens
+    assert outliers.slow_ranks(at_times(0.3, others=0.2), MEMBERS) == []  # so are the others
+    (slow,) = outliers.slow_ranks(at_times(0.1, count=100), MEMBERS)
+    assert slow["rank"] == 3  # ten of a hundred: that does not
+
+
+def test_equal_ranks_are_not_slow_at_times_by_chance():
+    """Each sample is late with the same probability on every rank."""
+    draw = np.random.default_rng(0)
+    named = sum(
+        bool(outliers.slow_ranks(np.where(draw.random((4, 25)) < 0.1, 0.08, 0.02).tolist(), MEMBERS))
+        for _ in range(300)
+    )
+    assert named <= 6
+
+
 def test_a_slow_node_is_all_ranks_of_a_host():
     members = [{"host": f"node{rank // 2}", "gpu": None} for rank in range(6)]
     slow = outliers.slow_ranks(samples_of(0.02, 0.02, 0.02, 0.02, 0.05, 0.05), members)

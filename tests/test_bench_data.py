@@ -235,6 +235,18 @@ def test_each_timing_sample_covers_its_stated_number_of_steps():
     assert measuring.slowest([laps, [(4, 5.0), (4, 5.0)]]) == [(4, 5.0), (4, 6.0)]
 
 
+def test_a_slow_epoch_counts_in_the_throughput():
+    """All samples over all of the time: three epochs of 10 samples, of which one took four times as long."""
+    epochs = [
+        {"wall_s": wall, "samples": 10, "timing": measuring.step_times([(1, wall)]), "data_wait_share": 0.0,
+         "skipped_steps": 0, "losses": [1.0]}
+        for wall in (1.0, 1.0, 4.0)
+    ]  # fmt: skip
+    whole = measuring.totals(epochs, seq_len=8, ranks=2)
+    assert (whole["samples"], whole["wall_s"], whole["samples_per_s"]) == (30, 6.0, 5.0)
+    assert whole["samples_per_s_per_rank"] == 2.5
+
+
 def test_the_loader_reports_its_waiting_time_and_passes_errors_on(tmp_path):
     reader = loader.Batches(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
     batches = list(reader.first(3))

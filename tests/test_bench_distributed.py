@@ -20,10 +20,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.core import batch_fit, results, timing, verdict
-from benchmarks.core.formulas import GIB
+from benchmarks.core import batch_fit, derived, formulas, results, timing, verdict
 from benchmarks.core.ranks import DONE, World
-from benchmarks.core.trainer import DTYPES
+from benchmarks.core.trainer import DTYPES, Steps
 from benchmarks.distributed import algorithms, comm, expected, memory, models, operations, scaling, suite, training
 from benchmarks.distributed.plans import Plan
 from tests.support.launches import FOLDER, ONE_THREAD, SCRIPT, SMALL, TORCHRUN, launcher, only_record
@@ -124,6 +123,14 @@ def test_training(full, engine):
     assert entry["mfu"]["mfu"] is None  # the peak of a CPU is unknown
     flops = 4 * 2 * 8 * models.SHAPES["tiny"].training_flops()
     assert entry["mfu"]["numerator_flops_per_s"] == near(flops / entry["wall_s"])
+
+
+def test_a_slow_step_counts_in_the_throughput():
+    """All samples over all of the time: nine steps of 1 s and one of 11 s are 10 steps in 20 s."""
+    steps = Steps(wall=20.0, laps=[(1, 1.0)] * 9 + [(1, 11.0)], losses=[1.0] * 10)
+    plan = Plan("tiny", models.SHAPES["tiny"], 8, "fp32", 0, 10, 0)
+    used = training.figures(ALONE, plan, steps)
+    assert (used["wall_s"], used["samples_per_s"], used["timing"]["p50_s"]) == (20.0, near(8 * 10 / 20), 1.0)
 
 
 def test_the_gradients_all_reduce_is_predicted_and_measured(full):
@@ -325,7 +332,7 @@ ELEMENTS = [(1024, 2, 256), (1024, 3, 255), (1, 4, 4), (2**20, 8, 2**18)]
 
 @pytest.mark.parametrize(("size", "ranks", "wanted"), ELEMENTS)
 def test_elements_divide_by_the_ranks(size, ranks, wanted):
-    assert comm.elements(size, ranks, torch.float32) == wanted
+    assert formulas.message_elements(size, ranks, 4) == wanted
 
 
 def test_expected_bandwidths_stand_beside_the_measured():
@@ -425,54 +432,6 @@ def test_the_algorithm_of_each_operation(tmp_path, monkeypatch):
     assert algorithms.Algorithms("gloo").all() == "unknown"
 
 
-def test_the_figures_in_the_readme_are_those_of_their_records():
-    text = (FOLDER / "README.md").read_text()
-    names = re.findall(r"\(\.\./(results/[\w/]+\.json)\)", text)
-    assert names
-    for name in names:
-        data = results.load(FOLDER.parent / name)
-        for row in measured(data):
-            assert row in text
-
-
-def measured(data):
-    """The lines of the README's tables of measured figures, from a record."""
-    parts = data["results"]
-    for name in [*operations.COLLECTIVES, *operations.TRANSFERS]:
-        part = parts["communication"][name]
-        if fit := part.get("fit"):
-            last = part["rows"][-1]
-            yield f"| {name} | {fit['alpha_s'] * 1e6:.0f} | {last['busbw_gb_per_s']:.3g} | {last['wrong_elements']} |"
-    if data["config"]["device_type"] == "cuda" and "training" in parts:
-        yield from measured_on_gpus(parts)
-        return
-    for engine in ("ddp", "fsdp") if "training" in parts else ():
-        part = parts["training"][engine]
-        wait, exposed = part["data_wait_share"], part["exposed"]["share_of_passes"]
-        step = part["timing"]["p50_s"] * 1e3
-        yield f"| {engine} | {part['samples_per_s']:.1f} | {step:.1f} | {wait:.1%} | {exposed:.1%} |"
-    for mode, part in ((mode, parts.get("scaling", {}).get(mode)) for mode in ("weak", "strong")):
-        for row in part["rows"][1:] if part else ():
-            yield f"| {mode} | {row['ranks']} | {row['efficiency']:.1%} | {row['label']} |"
-
-
-def measured_on_gpus(parts):
-    for engine in ("ddp", "fsdp"):
-        part, held = parts["training"][engine], parts["memory"][engine]["worst_rank"]["counted_bytes"]
-        step, used, peak = part["timing"]["p50_s"] * 1e3, part["mfu"]["mfu"], part["peak_memory_bytes"] / GIB
-        valid = "yes" if part["verdict"]["valid"] else "**no**"
-        rates = f"{part['samples_per_s']:.1f} | {part['tokens_per_s']:,.0f} | {step:.1f}"
-        yield f"| {engine} | {rates} | {used:.1%} | {part['joules_per_sample']:.2f} | {valid} |"
-        stages = ("parameters", "gradients", "optimizer_state", "activations")
-        yield f"| {engine} | {' | '.join(f'{held[name] / GIB:.2f}' for name in stages)} | {peak:.2f} |"
-    largest = parts["memory"]["largest_batch"]
-    fit = parts["memory"].get("batch_fit", largest)["fit"]
-    *_, last = largest["tries"]
-    yield f"{fit['intercept_bytes'] / GIB:.2f} GiB and {fit['bytes_per_sample'] / GIB:.3f} GiB a sample"
-    most, predicted = f"ran, in {last['peak_bytes'] / GIB:.1f} GiB", f"{largest['predicted']} samples, which"
-    yield f"{predicted} {most}" if largest["verified"] else f"{predicted} did not fit; {last['batch']} {most}"
-
-
 def test_graphs_are_freed_before_the_process_group(monkeypatch):
     """NCCL waits for the graphs of a communicator when it is destroyed, and the collector may not run before."""
     graphs, captures = weakref.WeakSet(), []
@@ -500,13 +459,16 @@ def test_graphs_are_freed_before_the_process_group(monkeypatch):
 
 def test_both_times_and_the_launch_are_what_they_are_called(monkeypatch):
     """One at a time, back to back, and the host's time of a call: each has its own figures."""
-    times = [5e-6] * 3, [2e-6] * 3, 1e-6, 0
+    times = [5e-6] * 3, [2e-6] * 3, [1e-6, 1e-6, 9e-6], 0
     monkeypatch.setattr(comm, "rounds", lambda world, slots, plan: times)
     plan, make = comm.Plan([1024], 0, 3, "fp32"), lambda *words: None
     gpu = dataclasses.replace(world(1), device=torch.device("cuda"))
     row = comm.measure(gpu, "allreduce", make, 1024, plan)
     assert (row["single_us"], row["latency_us"], row["launch_us"]) == (near(5), near(2), near(1))
     assert (row["single"]["timing"]["p50_s"], row["timing"]["p50_s"]) == (near(5e-6), near(2e-6))
+    assert row["launch"] == {"median": 1e-6, "seconds": [1e-6, 1e-6, 9e-6]}
+    place = derived.Place("results.communication.allreduce.rows[0]", {"world_size": 1})
+    assert derived.transfer(row | {"launch_us": 0.5}, place)["launch_us"] == near(1)  # an edited figure is noticed
     assert comm.measure(world(1), "allreduce", make, 1024, plan)["launch_us"] is None
 
 

@@ -6,7 +6,9 @@ import errno
 import json
 import math
 import os
+import pathlib
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 
@@ -188,6 +190,47 @@ def test_the_script_of_records_wants_a_gpu_and_a_clean_checkout(tmp_path):
     assert re.search("torch sees no GPU|files differ from the commit", process.stderr)
 
 
+@pytest.fixture
+def records(tmp_path):
+    """The script in a clean checkout of its own, with a Python that only writes what it was called with."""
+    root, log = tmp_path / "checkout", tmp_path / "log"
+    for name in ("records_gpu.sh", "transformer/run_benchmark.sh"):
+        (root / "benchmarks" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "benchmarks" / name, root / "benchmarks" / name)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo 1 || echo "$@" >>{log}\n')
+    python.chmod(0o755)
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True)
+
+    def run(*words):
+        log.write_text("")
+        script = ["bash", str(root / "benchmarks/records_gpu.sh"), *words]
+        process = subprocess.run(script, env=os.environ | {"PYTHON": str(python)}, capture_output=True, text=True)
+        return process, [
+            line for line in log.read_text().splitlines() if "audit" not in line and "report.py" not in line
+        ]
+
+    return run
+
+
+def test_the_parts_of_the_records_can_be_made_one_by_one(records, tmp_path):
+    process, everything = records("new")
+    assert process.returncode == 0, process.stderr
+    parts = [line.removeprefix("== ") for line in process.stdout.splitlines() if line.startswith("== ")]
+    assert len(parts) == 9
+    one_by_one = [records("new", part)[1] for part in parts]
+    assert all(one_by_one)
+    assert [line for lines in one_by_one for line in lines] == everything
+    assert records("new", "quick", "60m")[1] == [*one_by_one[parts.index("quick")], *one_by_one[parts.index("60m")]]
+    assert all(f"{tmp_path / 'checkout' / 'new'}" in line for line in everything)
+    assert f"--output-dir {tmp_path / 'there'}" in records(str(tmp_path / "there"), "quick")[1][0]
+    process, lines = records("new", "60m", "61m")
+    assert (process.returncode, lines) == (2, [])
+    assert f"no part 61m; the parts are {' '.join(parts)}" in process.stderr
+
+
 BROKEN = {
     "an unknown status": lambda d: d.update(status="perhaps"),
     "no verdict": lambda d: d.pop("verdict"),
@@ -221,6 +264,13 @@ def test_the_environment_holds_allowed_variables_only(monkeypatch):
     assert "hidden" not in json.dumps(record)
     assert record["torch"] == str(torch.__version__)
     assert record["seeds"] == {"seed": 1}
+
+
+def test_words_of_a_command_name_no_folder_of_the_machine(tmp_path):
+    outside, inside = tmp_path / "me" / "step.json", pathlib.Path.cwd() / "results" / "new"
+    words = ["/x/y.py", "--replay", str(outside), f"--out={outside}", "--output-dir", str(inside), "1/2", "/"]
+    argv = environment.record({}, words)["argv"]
+    assert argv == ["y.py", "--replay", "step.json", "--out=step.json", "--output-dir", "results/new", "1/2", "/"]
 
 
 def test_git_of_this_and_of_no_checkout(tmp_path):

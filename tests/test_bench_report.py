@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import report as program
 from benchmarks.core import peaks, plots
-from benchmarks.reports import durations, figures, reading, svg
+from benchmarks.reports import durations, figures, pictures, reading, svg
 from benchmarks.reports.expected import CEILING, expectations
 from benchmarks.reports.report import report
 from tests.support.browser import Browser, find_browser
@@ -209,6 +209,16 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(tmp_path):
         assert "pairs: not drawn" in page.text
 
 
+@pytest.mark.parametrize("value", ["x", -1])
+def test_a_damaged_health_costs_its_section_only(tmp_path, value):
+    def damage(data):
+        data["results"]["summary"]["gpu"][0]["health"] = {"power_limit_w": value, "xids": value, "nvlinks": value}
+
+    page = Page(report(read(changed(tmp_path, TRANSFORMER, damage))))
+    assert "Not shown: a part of a record is not as expected" in page.text
+    assert "The machine" in page.headings
+
+
 def test_a_value_that_is_no_number_is_shown():
     assert figures.text(float("nan"), "s") == "nan s"
 
@@ -294,3 +304,29 @@ def test_in_a_browser_nothing_is_wider_than_the_screen(text, tmp_path):
                 ink = browser.js("getComputedStyle(document.querySelector('figure svg text')).fill")
                 assert (back == "rgb(255, 255, 255)") is not dark
                 assert ink == browser.js("getComputedStyle(document.body).color") != back
+
+
+@needs_plots
+def test_records_with_one_name_are_a_bar_each():
+    names = dict.fromkeys(["x", pictures.unused("x", ["x"]), pictures.unused("x", ["x", "x (2)"])])
+    assert [*names] == ["x", "x (2)", "x (3)"]
+    record = read(TRANSFORMER)[0]
+    same = [reading.Read(pathlib.Path(f"{number}.json"), record.data) for number in range(3)]
+    drawn = dict(pictures.time_spent(same, lambda _: "one run"))
+    assert "one run (3)" in re.sub(r"<[^>]+>", "", "".join(drawn.values()))
+
+
+@needs_plots
+def test_parts_of_one_colour_have_another_pattern():
+    rows = {"run": {str(number): 1.0 for number in range(2 * svg.COLOURS)}}
+    bars = []
+    svg.plot("parts", lambda axes: (svg.stacked(axes, rows), bars.extend(axes.patches)))
+    assert len({bar.get_facecolor() for bar in bars}) == svg.COLOURS
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars)
+
+
+def test_goals_of_one_pair_name_their_figure():
+    (record,) = read(RESULTS / "h200/compilation_resnet18_forward.json")
+    names = [row.what for row in expectations(record)]
+    assert "resnet18-forward: decorated against torch-best, p99" in names
+    assert len(names) == len(set(names))

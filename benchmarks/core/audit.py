@@ -14,6 +14,8 @@ from benchmarks.core import derived, results, tables, verdict
 
 #: relative difference of two figures that are the same: sums in another order
 SAME = 1e-6
+#: quotient of two times that are the same, measured by two clocks; and what may pass after the last step, in seconds
+SAME_TIME, TAIL_S = 0.95, 0.2
 
 
 def differs(written: Any, follows: Any) -> bool:
@@ -56,6 +58,9 @@ def contradicted(part: derived.Part, place: derived.Place) -> Iterator[str]:
     judged = part.get("verdict")
     if not isinstance(judged, dict):
         return
+    if judged["valid"] is not (not judged["reasons"]):
+        yield f"{place.where}.verdict.valid is {judged['valid']}, with {len(judged['reasons'])} reason(s)"
+        return
     inner = [each for key, value in part.items() if key != "verdict" for each in results.verdicts(value)]
     reasons = [*verdict.together(inner)["reasons"], *verdict.judge(*derived.facts(part, place))["reasons"]]
     known = {reason["code"] for reason in judged["reasons"]}
@@ -81,9 +86,38 @@ def memory(record: Mapping[str, Any]) -> Iterator[str]:
             yield f"results.memory: a batch of {row['batch']} needs {needed} bytes and holds {held}"
 
 
+def walls(record: Mapping[str, Any]) -> Iterator[str]:
+    """The time of all steps by the host's clock is that of their samples, by the clock of the device.
+
+    It may contain a shorter last batch, whose time is no sample. Of several ranks a sample is that of the slowest, and
+    their sum may be longer than each rank took.
+    """
+    shortest = SAME_TIME * max(0.5, 1 / record["world_size"])
+    for part, where in derived.parts(record["results"], "results"):
+        time = part.get("timing")
+        if not part.get("wall_s") or not isinstance(time, dict):
+            continue
+        sampled = sum(time["samples_s"]) * time.get("steps_per_sample", 1)
+        longest = sampled / SAME_TIME + TAIL_S if record["suite"] == "distributed" else math.inf
+        if not shortest * sampled <= part["wall_s"] <= longest:
+            yield f"{where}.wall_s is {part['wall_s']}, and its samples take {sampled}"
+
+
+def counts(record: Mapping[str, Any]) -> Iterator[str]:
+    """No sample was left out."""
+    wanted = record["config"].get("benchmark_iters")
+    if record["suite"] != "distributed" or wanted is None:
+        return
+    for part, where in derived.parts(record["results"], "results"):
+        count = len(part["samples_s"]) if "samples_s" in part and "count" in part else wanted
+        if count != wanted and not {"doubling", "sweep"} & {*where.split(".")}:
+            yield f"{where} has {count} samples, and the run had {wanted} iterations"
+
+
 def problems(record: Mapping[str, Any]) -> list[str]:
     """What does not follow, in a record of any suite."""
-    return [*figures(record), *verdicts(record), *memory(record)]
+    checks = (figures, verdicts, memory, walls, counts)
+    return [line for check in checks for line in check(record)]
 
 
 def main(paths: Sequence[str]) -> int:

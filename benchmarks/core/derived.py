@@ -5,13 +5,14 @@ A row returns what the keys of the part should be; keys that the part does not h
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.core import formulas, sampler, timing, verdict
+from benchmarks.core import formulas, peaks, sampler, timing, verdict
 
 Part = Mapping[str, Any]
 
@@ -79,7 +80,48 @@ def rate(part: Part, place: Place) -> dict[str, Any]:
 
 def mfu(part: Part, place: Place) -> dict[str, Any]:
     bound = part.get("denominator_flops_per_s")
-    return {"mfu": part["numerator_flops_per_s"] / bound} if bound and "numerator_flops_per_s" in part else {}
+    if not bound or "numerator_flops_per_s" not in part:
+        return {}
+    config = place.record["config"]
+    known = peaks.peak(str(config["device"]), str(part.get("dtype")))
+    cards = place.ranks if place.record["suite"] in OF_ALL_RANKS else 1
+    expected = {"mfu": part["numerator_flops_per_s"] / bound}
+    # another text is that of a table from before, or of a peak that was measured
+    return expected | ({"denominator_flops_per_s": known[0] * cards} if known and part["source"] == known[1] else {})
+
+
+def energy(part: Part, place: Place) -> dict[str, Any]:
+    """Of a sample: from the counter of all cards."""
+    if part.get("joules_per_sample") is None or not isinstance(part.get("samples"), int):
+        return {}
+    cards = part.get("gpu") if isinstance(part.get("gpu"), list) else None
+    joules = sum(card["energy_j"] for card in cards) if cards else part.get("energy_j")
+    return {} if joules is None else {"joules_per_sample": formulas.joules_per_sample(joules, part["samples"])}
+
+
+def disk_rate(part: Part, place: Place) -> dict[str, Any]:
+    """Of a checkpoint of so many MiB."""
+    if "mb_per_s" not in part or not part.get("samples_s") or "megabytes" not in place.record["config"]:
+        return {}
+    return {"mb_per_s": place.record["config"]["megabytes"] * 2**20 / 1e6 / statistics.median(part["samples_s"])}
+
+
+def case(part: Part, place: Place) -> dict[str, Any]:
+    """FLOPs of a chain of products: the batch and the widths of the layers, the input's first."""
+    if "dims" not in part or "flops" not in part:
+        return {}
+    batch, *widths = part["dims"]
+    return {"flops": sum(2 * batch * k * n for k, n in itertools.pairwise(widths))}
+
+
+def asked(part: Part, place: Place) -> dict[str, Any]:
+    """The size of a message: of those of the configuration, as many elements as divide by the ranks."""
+    dtype, sizes = place.record["config"].get("dtype"), place.record["config"].get("sizes")
+    if "asked_bytes" not in part or not place.where.startswith("results.communication.") or dtype not in ITEM_BYTES:
+        return {}
+    wanted = min(sizes, key=lambda size: abs(size - part["asked_bytes"])) if sizes else part["asked_bytes"]
+    item = ITEM_BYTES[dtype]
+    return {"asked_bytes": wanted, "size_bytes": formulas.message_elements(wanted, place.ranks, item) * item}
 
 
 def transfer(part: Part, place: Place) -> dict[str, Any]:
@@ -88,6 +130,8 @@ def transfer(part: Part, place: Place) -> dict[str, Any]:
     if seconds is None or alone is None or "size_bytes" not in part:
         return {}
     expected = {"latency_us": seconds * 1e6, "single_us": alone * 1e6}
+    if part.get("launch"):  # older records do not have its samples
+        expected["launch_us"] = statistics.median(part["launch"]["seconds"]) * 1e6
     operation = next((word for word in re.split(r"[.\[]", place.where) if word in formulas.BUS_FACTORS), None)
     if operation and place.ranks > 1:
         expected["algbw_gb_per_s"] = formulas.algorithm_bandwidth(part["size_bytes"], seconds)
@@ -189,12 +233,44 @@ def scaling(part: Part, place: Place) -> dict[str, Any]:
     return {"rows": [row | point(row) for row in rows]}
 
 
+def against(part: Part, place: Place) -> dict[str, Any]:
+    """Rows that took turns: each relative to the others, in the median of the rounds; and the goals between them."""
+    series = {name: samples for name, row in part.items() if (samples := _samples(row, "timing"))}
+    ratio = lambda one, other: statistics.median(
+        a / b for a, b in zip(series[one], series[other], strict=False)
+    )  # fmt: skip
+    expected: dict[str, Any] = {}
+    for name in (name for name in series if isinstance(part[name].get("ratio"), dict)):
+        expected[name] = part[name] | {"ratio": {other: ratio(name, other) for other in series}}
+    if isinstance(part.get("goals"), list) and series:
+        expected["goals"] = [goal | _reached(goal, part, ratio) for goal in part["goals"]]
+    return expected
+
+
+def _reached(goal: Part, part: Part, ratio: Callable[[str, str], float]) -> dict[str, Any]:
+    value, figure = goal["value"], goal.get("figure", "time")
+    if figure == "time":
+        value = ratio(goal["row"], goal["against"])
+    elif figure in ("p50", "p99"):
+        own, other = (_samples(part[goal[key]], "latency") for key in ("row", "against"))
+        value = timing.percentile(own, float(figure[1:])) / timing.percentile(other, float(figure[1:]))
+    return {"value": value, "reached": None if value is None else value <= goal["bound"]}
+
+
+def _samples(row: Any, key: str) -> list[float]:
+    return list((row.get(key) or {}).get("samples_s") or ()) if isinstance(row, dict) else []
+
+
+#: bytes of an element of a message
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+#: suites whose MFU is that of all ranks together
+OF_ALL_RANKS = {"distributed", "transformer"}
 #: suites in which a verdict beside a timing is one over its variation
 BY_VARIATION = {"distributed", "node"}
 
 ROWS: Sequence[Callable[[Part, Place], dict[str, Any]]] = (
-    summary, median, rate, mfu, transfer, fit, pairs, exposed, doubling, predicted, product, best, sustained, training,
-    scaling,
+    summary, median, rate, mfu, energy, disk_rate, case, asked, transfer, fit, pairs, exposed, doubling, predicted,
+    product, best, sustained, training, scaling, against,
 )  # fmt: skip
 
 
@@ -207,6 +283,12 @@ def facts(part: Part, place: Place) -> tuple[dict[str, Any], list[str]]:
         expected |= sampler.facts(part["gpu"], part["processor"] if config.get("device_type") == "cpu" else None)
     if "timing" in part and (place.ranks > 1 or "wrong_elements" not in part) and place.record["suite"] in BY_VARIATION:
         expected["cv"] = part["timing"].get("cv")
+        if place.record["suite"] == "distributed":
+            expected["ranks_per_gpu"] = config.get("ranks_per_gpu")
+    if "samples_per_s" in part and isinstance(part.get("loss"), float):
+        expected["loss"] = part["loss"]
+    if isinstance(part.get("doubling"), dict) and part["doubling"].get("interval_95"):
+        expected["doubling"] = part["doubling"]["interval_95"][1]
     known = {fact: value for fact, value in expected.items() if value is not None}
     return known, [rule.code for rule in verdict.RULES if rule.fact in known]
 

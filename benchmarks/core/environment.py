@@ -51,8 +51,7 @@ def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str
     return {
         "git": git(),
         # the name of the script without folders, which differ between machines
-        # no folder of this machine: those below the working directory are relative to it
-        "argv": [pathlib.PurePath(words[0]).name, *(word.removeprefix(f"{pathlib.Path.cwd()}/") for word in words[1:])],
+        "argv": [pathlib.PurePath(words[0]).name, *map(_without_folder, words[1:])],
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -64,6 +63,13 @@ def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str
         "variables": {name: value for name, value in sorted(os.environ.items()) if _allowed(name)},
         "seeds": dict(seeds),
     }
+
+
+def _without_folder(word: str) -> str:
+    """No folder of this machine: paths below the working directory are relative to it, of others the name remains."""
+    flag, equals, path = word.rpartition("=")
+    path = path.removeprefix(f"{pathlib.Path.cwd()}/")
+    return f"{flag}{equals}{pathlib.PurePath(path).name or path}" if path.startswith("/") else f"{flag}{equals}{path}"
 
 
 def _allowed(name: str) -> bool:

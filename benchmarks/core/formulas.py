@@ -36,6 +36,11 @@ def bus_bandwidth(operation: str, size: int, seconds: float, ranks: int) -> floa
     return algorithm_bandwidth(size, seconds) * BUS_FACTORS[operation](ranks)
 
 
+def message_elements(size: int, ranks: int, item_bytes: int) -> int:
+    """As many elements as fit in the size and divide by the ranks, at least one for each rank."""
+    return max(ranks, size // item_bytes // ranks * ranks)
+
+
 # -- fits ----------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ another; the launch is then that of the graph, divided by its operations.
 from __future__ import annotations
 
 import functools
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -50,20 +51,17 @@ class Plan:
     graphs: bool = False
 
 
-def elements(size: int, ranks: int, dtype: torch.dtype) -> int:
-    """The number of elements that fit in the size and divide by the ranks, at least one per rank."""
-    return max(ranks, size // dtype.itemsize // ranks * ranks)
-
-
 def measure(world: World, name: str, make: Make, size: int, plan: Plan) -> dict[str, Any]:
     """One row: warmed up at this size, timed back to back and one at a time, and every timed result checked."""
     dtype = DTYPES[plan.dtype]
-    count = elements(size, world.size, dtype)
+    count = formulas.message_elements(size, world.size, dtype.itemsize)
     actual = count * dtype.itemsize
     number = max(2, min(SLOTS[world.device.type], SLOT_BYTES // actual))
     own = rounds(world, [make(world, count, dtype, repetition) for repetition in range(number)], plan)
     singles, queued, launches, wrong = zip(*world.gather(own), strict=True)
     single, queue = (timing.summary([max(at) for at in zip(*each, strict=True)]) for each in (singles, queued))
+    # of the rank that launches slowest; on a CPU a call ends with its operation
+    launch = max(launches, key=statistics.median) if world.device.type == "cuda" else None
     facts = {"cv": queue["cv"], "wrong_elements": sum(wrong), "ranks_per_gpu": world.ranks_per_gpu()}
     alone = world.size == 1
     return {
@@ -71,7 +69,8 @@ def measure(world: World, name: str, make: Make, size: int, plan: Plan) -> dict[
         "size_bytes": actual,
         "latency_us": queue["p50_s"] * 1e6,
         "single_us": single["p50_s"] * 1e6,
-        "launch_us": max(launches) * 1e6 if world.device.type == "cuda" else None,
+        "launch_us": statistics.median(launch) * 1e6 if launch else None,
+        "launch": {"median": statistics.median(launch), "seconds": launch} if launch else None,
         "algbw_gb_per_s": None if alone else formulas.algorithm_bandwidth(actual, queue["p50_s"]),
         "busbw_gb_per_s": formulas.bus_bandwidth(name, actual, queue["p50_s"], world.size),
         "wrong_elements": sum(wrong),
@@ -90,8 +89,8 @@ def both_ways(world: World, name: str, ways: dict[str, Make], size: int, plan: P
     return row | {"buffers": way, "verdict": judged} | {other.replace(" ", "_"): each for other, each in others}
 
 
-def rounds(world: World, slots: list[Prepared], plan: Plan) -> tuple[list[float], list[float], float, int]:
-    """This rank's seconds one at a time and back to back, of a launch, and the wrong elements of all timed results."""
+def rounds(world: World, slots: list[Prepared], plan: Plan) -> tuple[list[float], list[float], list[float], int]:
+    """This rank's seconds one at a time, back to back and of launches, and the wrong elements of all timed results."""
     single: list[float] = []
     queued: list[tuple[float, float]] = []
     wrong = torch.zeros((), dtype=torch.int64, device=world.device)
@@ -111,7 +110,7 @@ def rounds(world: World, slots: list[Prepared], plan: Plan) -> tuple[list[float]
         wrong += wrong_elements(slots)
         restore(slots)
     seconds, launches = zip(*queued, strict=True)
-    return single, list(seconds), timing.percentile(launches, 50), int(wrong)
+    return single, list(seconds), list(launches), int(wrong)
 
 
 def one_at_a_time(world: World, slot: Prepared) -> float:

@@ -14,10 +14,7 @@ from benchmarks.core.ranks import BadInput
 from benchmarks.reports import works
 from benchmarks.reports.figures import HIGHER, LOWER, Figure, interval_text, text
 from benchmarks.reports.reading import Read, machine_name
-from benchmarks.transformer import comparing
 
-#: what is checked beside `audit.problems`, for a suite whose summary has figures of its own
-CHECKS = {comparing.SUITE: comparing.follows}
 #: with fewer runs nothing is known about the variation between them
 RUNS = 3
 
@@ -26,11 +23,7 @@ def refused(record: Read) -> str | None:
     """Why a record is not compared."""
     if record.data["status"] != "complete":
         return f"{record.path}: the run is {record.data['status']}, not complete"
-    wrong = list(record.wrong)
-    try:
-        wrong += CHECKS[record.suite](record.data) if record.suite in CHECKS else []
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        wrong.append(f"{type(error).__name__}: {error}")
+    wrong = record.wrong
     return f"{record.path}: its figures do not follow from its samples: {wrong[0]}" if wrong else None
 
 

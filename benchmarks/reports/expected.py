@@ -101,7 +101,8 @@ def _ratio(record: Read, part: Mapping[str, Any], where: tuple[str, ...], valid:
                 source = "goal of the suite"
                 yield Expectation(record.name, f"{name} / {key}", MOST, goal, measured, "x", source, valid)
     if {"row", "against", "bound", "value"} <= set(part) and part["value"] is not None:
-        what = f"{part['work']}: {part['row']} against {part['against']}"
+        figure = part.get("figure", "time")
+        what = f"{part['work']}: {part['row']} against {part['against']}{f', {figure}' if figure != 'time' else ''}"
         yield Expectation(record.name, what, MOST, part["bound"], part["value"], "x", "goal of the suite", valid)
 
 

@@ -18,7 +18,7 @@ HIGHER, LOWER = "higher", "lower"
 #: parts of a record that hold no figure of their own
 SKIPPED = {"verdict", "fit", "expected", "by_rank", "ranks", "health", "warmup", "goals", "ratio", "sweep"}
 #: figures below these are details: of a repeated or a preparing measurement, or in another figure already
-DETAILS = {"doubling", "single", "epochs", "exposed", "create", "compute", "retrieve", "together", "barrier"}
+DETAILS = {"doubling", "single", "launch", "epochs", "exposed", "create", "compute", "retrieve", "together", "barrier"}
 #: samples under these keys, with their median beside them -> unit
 SERIES = {"ratios": "x", "samples": "s", "seconds": "s"}
 #: figures without samples -> unit

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.core import plots
 from benchmarks.core.formulas import GIB
 from benchmarks.reports import durations, page, svg
 from benchmarks.reports.figures import Figure, scale, size
-from benchmarks.reports.reading import Read
+from benchmarks.reports.reading import MALFORMED, Read
 
 #: a plot with more lines than this is a table
 MOST_LINES = 24
@@ -24,7 +25,7 @@ def pictures(record: Read) -> list[page.Mark]:
     for draw in (sweeps, pairs, steps, memory, scaling, comparisons):
         try:
             marks += [page.figure(title, drawn) for title, drawn in draw(record)]
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except MALFORMED as error:
             words = f"{draw.__name__}: not drawn, its part of the record is not as expected ({type(error).__name__})"
             marks.append(page.Mark(f"<figure>{page.escaped(words)}</figure>"))
     return [mark for mark in marks if mark]
@@ -32,6 +33,12 @@ def pictures(record: Read) -> list[page.Mark]:
 
 def wrapped(name: str, width: int = 30) -> str:
     return "\n".join(textwrap.wrap(name, width, break_long_words=True)[:3])
+
+
+def unused(name: str, names: Collection[str]) -> str:
+    """The name with a number, if another one is equal: a bar never replaces another."""
+    numbered = (name if number == 1 else f"{name} ({number})" for number in itertools.count(1))
+    return next(each for each in numbered if each not in names)
 
 
 def sweeps(record: Read) -> Iterator[tuple[str, str]]:
@@ -159,11 +166,12 @@ def _times(figure: Figure, factor: float) -> tuple[float, float] | None:
 
 def time_spent(records: Sequence[Read], name: Callable[[Read], str]) -> Iterator[tuple[str, str]]:
     """The parts of the runs of one suite, of their steps, and of their products."""
-    runs, shares = {}, {}
+    runs: dict[str, dict[str, float]] = {}
+    shares: dict[str, dict[str, float]] = {}
     for record in records:
-        runs[wrapped(name(record))] = durations.parts(record)
+        runs[unused(wrapped(name(record)), runs)] = durations.parts(record)
         for training, row in durations.steps(record).items():
-            shares[wrapped(", ".join(filter(None, [training, name(record)])))] = row
+            shares[unused(wrapped(", ".join(filter(None, [training, name(record)]))), shares)] = row
     views = [
         ("Parts of the runs", "s", {key: row for key, row in runs.items() if row}),
         ("Parts of a mean step", "%", shares),

@@ -13,9 +13,14 @@ from benchmarks.core import audit, results
 from benchmarks.core.formulas import GIB
 from benchmarks.core.ranks import BadInput
 from benchmarks.reports.figures import Figure, figures
+from benchmarks.transformer import comparing
 
 #: what one machine is: all of equal hardware, or each set of cards by itself
 GROUPS = ("kind", "card")
+#: what is checked instead of `audit.problems`, which it contains: the summary of this suite has figures of its own
+CHECKS = {comparing.SUITE: comparing.follows}
+#: errors of reading a part that has not the shape of its suite
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,8 @@ class Read:
     def wrong(self) -> list[str]:
         """What does not follow from the samples."""
         try:
-            return audit.problems(self.data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return CHECKS.get(self.suite, audit.problems)(self.data)
+        except MALFORMED as error:
             return [f"a part of the record is not as expected: {type(error).__name__}: {error}"]
 
     @property

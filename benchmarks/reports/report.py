@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.core import health, plots
 from benchmarks.core.formulas import GIB
-from benchmarks.reports import durations, page, pictures, svg, works
+from benchmarks.reports import durations, page, pictures, reading, svg, works
 from benchmarks.reports.expected import CEILING, GOALS, Expectation, expectations
 from benchmarks.reports.figures import interval_text, number, text
 from benchmarks.reports.reading import Read, machine_name
@@ -31,9 +31,17 @@ def report(records: Sequence[Read], left_out: Sequence[str] = ()) -> str:
         page.section("Where the time went", *_time(records)),
         page.section("The same work again", *_repeated(records)),
         page.section("Measurements", *(_measured(record) for record in records)),
-        page.section("Health", *_health(records)),
+        page.section("Health", *_sound(lambda: _health(records))),
         page.section("The machine", _machine(records)),
     )
+
+
+def _sound(draw: Callable[[], Iterator[page.Mark]]) -> list[page.Mark]:
+    """What a section holds; a record whose part has not the shape of its suite costs this section only."""
+    try:
+        return list(draw())
+    except reading.MALFORMED as error:
+        return [page.paragraph(f"Not shown: a part of a record is not as expected ({type(error).__name__}: {error}).")]
 
 
 def _summary(records: Sequence[Read]) -> str:
@@ -120,7 +128,7 @@ def _expected(records: Sequence[Read]) -> Iterator[page.Mark]:
 def _expectations(record: Read) -> list[Expectation]:
     try:
         return expectations(record)
-    except (KeyError, TypeError, ValueError, AttributeError):  # the verdict names the part that is not as expected
+    except reading.MALFORMED:  # the verdict names the part that is not as expected
         return []
 
 
@@ -143,7 +151,7 @@ def _time(records: Sequence[Read]) -> Iterator[page.Mark]:
             rows = [
                 [_run(record), name, f"{s:,.3g} s"] for record in own for name, s in durations.parts(record).items()
             ]
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except reading.MALFORMED:
             continue
         table = page.table(["run", "part", "took"], rows, (0, 1))
         yield page.section(suite, page.plots(drawn), page.folded("seconds", table), level=3) if rows else page.Mark("")
@@ -167,7 +175,7 @@ def _repeated(records: Sequence[Read]) -> Iterator[page.Mark]:
                 draw = lambda axes, rows=factor: svg.dots(axes, rows)
                 plot = svg.plot(f"{group[0].name} {name} again", draw, svg.bars_height(n for n, _, _ in rows), shown)
                 drawn.append(page.figure(f"{name}, {shown}", plot))
-        yield page.section(works.title(group[0]), page.plots(drawn[:8]), level=3)
+        yield page.section(works.common_title(group), page.plots(drawn[:8]), level=3)
 
 
 def _scaled(rows: Sequence[svg.Bar], unit: str) -> tuple[list[svg.Bar], str]:

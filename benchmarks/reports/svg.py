@@ -26,6 +26,8 @@ STYLE = {
     # colours that also people with a colour-vision deficiency tell apart (Okabe and Ito), on white and on black
     "axes.prop_cycle": "cycler('color', ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#d55e00', '#56b4e9', '#8c8c8c'])",
 }
+#: colours of that cycle; what has the same colour has another pattern
+COLOURS, HATCHES = 7, ("", "///", "...", "xxx")
 
 
 def plot(title: str, draw: Callable[[Any], None], height: float = 3.2, xlabel: str = "", ylabel: str = "") -> str:
@@ -90,9 +92,10 @@ def stacked(axes: Any, rows: Mapping[str, Mapping[str, float]]) -> None:
     """One line a row, its parts one after the other."""
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
     left = [0.0] * len(rows)
-    for part in parts:
+    for place, part in enumerate(parts):
         widths = [row.get(part, 0.0) for row in rows.values()]
-        axes.barh(range(len(rows)), widths, left=left, height=0.6, label=part)
+        hatch = HATCHES[place // COLOURS % len(HATCHES)]
+        axes.barh(range(len(rows)), widths, left=left, height=0.6, label=part, hatch=hatch)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
