@@ -16,6 +16,7 @@ import gt
 from gt.client.compile.function import CompiledFunction
 from gt.client.compile.recording import ModuleStates
 from gt.client.stream.session import Session
+from gt.client.stream.templates import MAX_WAITS
 from gt.testing import Cluster
 from gt.wire.words import RUN
 
@@ -321,6 +322,56 @@ def test_sent_by_its_number(session: Session) -> None:
     assert "= add" in _tape()
 
 
+def test_a_call_without_side_effects_is_sent_before_the_modules_are_compared(session: Session) -> None:
+    """A forward pass whose recording does not hold ran for nothing: its results are freed, its reads dropped."""
+    model = gt.nn.Linear(2, 2, bias=False)
+    run = gt.compile(lambda x: model(x).sum())
+    x = gt.ones(1, 2)
+    with gt.no_grad():
+        for _ in range(6):
+            run(x).item()
+        alive = gt.debug.memory()["worker 0"]["client"]["tensors"]
+        kept, model.weight = model.weight, gt.nn.Parameter(gt.full((2, 2), 7.0))
+        session.outbox.flush()
+        session.outbox.recent.clear()
+        waiting = set(session.replies.pending)
+        assert run(x).item() == 28
+        assert runs(session) == 1
+        assert set(session.replies.pending) <= waiting | {*session.replies._dropped}
+        assert kept is not model.weight
+        assert gt.debug.memory()["worker 0"]["client"]["tensors"] == alive + 1  # the new parameter
+
+
+def test_a_call_that_writes_is_compared_before_it_is_sent(session: Session) -> None:
+    dropout, total = gt.nn.Dropout(0.0), gt.zeros(2)
+
+    @gt.compile
+    def add(x: Any) -> None:
+        total.add_(dropout(x))
+
+    for _ in range(6):
+        add(gt.ones(2))
+    session.outbox.recent.clear()
+    dropout.eval()
+    add(gt.ones(2))
+    assert runs(session) == 0
+    assert total.numpy().tolist() == [7, 7]
+
+
+def test_tensors_freed_between_calls_do_not_cause_a_message(session: Session) -> None:
+    """The background thread leaves them to the next call, as long as one comes soon."""
+    run = gt.compile(lambda x: (x + 1, x * 2))
+    x = gt.ones(2)
+    for _ in range(3 * MAX_WAITS):
+        run(x)
+        sent = session.outbox.serial
+        session.outbox.flush_in_background()
+        assert session.outbox.serial == sent
+    for _ in range(MAX_WAITS):
+        session.outbox.flush_in_background()
+    assert session.outbox.serial == sent + 1
+
+
 def _tape() -> str:
     import io
 
@@ -464,6 +515,9 @@ def test_a_module_s_numbers_and_hooks(session: Session) -> None:
 CHANGES: dict[str, Any] = {
     "training": lambda norm: norm.eval(),
     "number": lambda norm: setattr(norm, "eps", 0.5),
+    "number of another type": lambda norm: setattr(norm, "num", True),
+    "sign of zero": lambda norm: setattr(norm, "zero", -0.0),
+    "attribute in place of another": lambda norm: (delattr(norm, "zero"), setattr(norm, "more", 0.0)),
     "kind of a number": lambda norm: setattr(norm, "momentum", None),
     "tensor in place of a number": lambda norm: setattr(norm, "eps", gt.ones(())),
     "new attribute": lambda norm: setattr(norm, "more", 1),
@@ -481,12 +535,24 @@ CHANGES: dict[str, Any] = {
 def test_every_change_of_a_module_is_seen(change: str, session: Session) -> None:
     """In the middle of several modules; and nothing is emitted for the comparison."""
     modules = [gt.nn.BatchNorm1d(3) for _ in range(3)]
+    for norm in modules:
+        norm.num, norm.zero = 1, 0.0
     states = ModuleStates(modules)
     assert states.hold()
     CHANGES[change](modules[1])
     session.outbox.flush()
     assert not states.hold()
     assert not session.outbox.words
+
+
+def test_an_equal_number_is_no_change_of_a_module(session: Session) -> None:
+    dropout = gt.nn.Dropout(0.5)
+    states = ModuleStates([dropout])
+    for half in ("0.5", "0.50"):
+        dropout.p = float(half)
+        assert states.hold()
+    dropout.p = 0.25
+    assert not states.hold()
 
 
 def test_a_hook_that_is_removed_is_seen(session: Session) -> None:

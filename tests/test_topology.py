@@ -16,9 +16,8 @@ import gt
 from gt.dispatcher.plan.hierarchy import LinkSpeed
 from gt.dispatcher.plan.layouts import Mesh
 from gt.dispatcher.plan.topology import MAX_LATENCY_US, MAX_MEASURED_HOSTS, UNMEASURED, Topology
-from gt.wire.base import Message
 from gt.wire.link_messages import LinkMeasured, MeasureLink, OpenProbe, ProbeOpen
-from gt.wire.structures import WorkerInfo, WorkerPlace
+from gt.wire.structures import Message, WorkerInfo, WorkerPlace
 from gt.worker.collectives import link_probe
 from gt.worker.collectives.link_probe import LinkProbe
 from gt.worker.collectives.place import find_place, nvlink_neighbours, parse_cores, short_pci

@@ -14,8 +14,7 @@ that are alike share their rows. What an event stands for is sent once, as an `E
 
 from __future__ import annotations
 
-from gt.wire.base import Message
-from gt.wire.structures import EventName, HotSection, LargeTensor, WorkerInfo
+from gt.wire.structures import EventName, HotSection, LargeTensor, Message, WorkerInfo
 
 #: The columns of stretches: number of its `Execute` message among those of its client (0: received before recording
 #: began), when the message arrived, the number of its fragment or 0, its level (an index of `LEVELS`), when it began

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gt.wire.base import Message
+from gt.wire.structures import Message
 
 
 class OpenProbe(Message, frozen=True, array_like=True, tag=True):

@@ -19,7 +19,6 @@ unread.
 
 from __future__ import annotations
 
-from gt.wire.base import Message as Message
 from gt.wire.event_messages import EventsToClient, EventsToDispatcher, Record
 from gt.wire.link_messages import LinksToDispatcher, LinksToWorker
 from gt.wire.recovery_messages import RecoveryToClient, RecoveryToDispatcher, RecoveryToWorker
@@ -34,6 +33,7 @@ from gt.wire.structures import (
     WorkerPlace,
     WorkerStats,
 )
+from gt.wire.structures import Message as Message
 from gt.wire.words import Word
 
 

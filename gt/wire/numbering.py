@@ -26,8 +26,8 @@ from typing import Any
 
 import msgspec
 
-from gt.wire.base import Message
 from gt.wire.codec import BadFrame, encode
+from gt.wire.structures import Message
 
 CONTROL = b"\0"
 #: What may arrive before the next message that is sent acknowledges it.

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from gt.wire.base import Message
-from gt.wire.structures import SharedRange, WireType
+from gt.wire.structures import Message, SharedRange, WireType
 
 
 class Recover(Message, frozen=True, array_like=True, tag=True):

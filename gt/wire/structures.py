@@ -16,6 +16,10 @@ WireType = tuple[str, tuple[int, ...] | None]
 MAX_WEIGHT = 1000
 
 
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The base class of all messages: frozen data that crosses a wire."""
+
+
 class WorkerPlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a worker is. A field is empty, or -1, if the machine does not tell."""
 

@@ -23,6 +23,7 @@ from typing import Any
 from gt.wire import interrupts
 from gt.wire.codec import BadFrame
 from gt.wire.identities import OWNER, PeerIdentity
+from gt.wire.spinning import Spinning, make_spinning
 from gt.wire.words import MAX_FRAME_BYTES
 
 #: number of frames -> the format of the head of a message
@@ -88,6 +89,19 @@ class _ReadBuffer:
         return bytes(self._memory[: wire.recv_into(self._memory)])
 
 
+def _poll(poll: select.poll, milliseconds: int, spinning: Spinning | None) -> list[tuple[int, int]]:
+    """``poll.poll``, after looking for messages for a moment, if this is allowed."""
+    if spinning is None or not milliseconds:
+        return poll.poll(milliseconds)
+    ready: list[tuple[int, int]] = []
+    if spinning.begin(time.perf_counter()):
+        while not (ready := poll.poll(0)) and spinning.goes_on(time.perf_counter()):
+            pass
+    ready = ready or poll.poll(milliseconds)
+    spinning.end(time.perf_counter(), bool(ready))
+    return ready
+
+
 class _Peer:
     def __init__(self, name: bytes, wire: socket.socket) -> None:
         self.name, self.wire, self.inbox = name, wire, Inbox()
@@ -107,14 +121,14 @@ class UnixListener:
         self._listener.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._listener, select.POLLIN)
-        self._buffer = _ReadBuffer()
+        self._buffer, self._spinning = _ReadBuffer(), make_spinning()
         self._by_fd: dict[int, _Peer] = {}
         self._by_name: dict[bytes, _Peer] = {}
         self._count = 0
 
     def receive(self, seconds: float) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
         """See `gt.wire.transport.Listener`."""
-        for fd, event in self._poll.poll(max(0, int(seconds * 1000) + 1)):
+        for fd, event in _poll(self._poll, max(0, int(seconds * 1000) + 1), self._spinning):
             peer = self._by_fd.get(fd)
             if peer is None:
                 self._accept(fd)
@@ -223,7 +237,7 @@ class UnixConnection:
         self._path = path
         self._wire = socket.socket(socket.AF_UNIX)
         self._connected = False
-        self._inbox, self._buffer = Inbox(), _ReadBuffer()
+        self._inbox, self._buffer, self._spinning = Inbox(), _ReadBuffer(), make_spinning()
         self._sending = threading.Lock()
         self._poll = select.poll()
         #: messages sent before the connection was established
@@ -283,7 +297,7 @@ class UnixConnection:
         if not self._connected and not self._connect():
             time.sleep(0.01)
             return False
-        ready = self._poll.poll(milliseconds)
+        ready = _poll(self._poll, milliseconds, self._spinning)
         self._readable = any(fd == self._wire.fileno() for fd, _ in ready)
         if not ready and milliseconds and self._stopwatch.stopped_for(time.monotonic()) > MAX_STOPPED_S:
             self.ended = self.ended or f"the server has been stopped for {MAX_STOPPED_S:g} s"

@@ -39,6 +39,9 @@ class Incomparable(Exception):
 #: a session in which freeing a tensor has no effect: a fragment has freed it already
 _NO_SESSION: Any = SimpleNamespace(outbox=SimpleNamespace(words=(), templates=SimpleNamespace(empty=False)))
 
+#: in place of the result of a replay: the recording does not hold
+_INVALID: Any = object()
+
 
 class Variant:
     """A function for arguments of certain types: its last recording, and once two agreed, the template to replay."""
@@ -90,8 +93,8 @@ class CompiledFunction:
             variant = self._new_variant(key)
         self._variants.move_to_end(key)
         if variant.template is not None and variant.last is not None:
-            if variant.last.holds() and variant.template.number in templates.announced:
-                return _replay(session, variant.template, variant.last, arguments), variant
+            if (returned := _replay_if_valid(session, variant, arguments)) is not _INVALID:
+                return returned, variant
             variant.last = variant.template = None
             # Its state has changed. Allow at least two attempts: two recordings must agree.
             variant.attempts = min(variant.attempts, MAX_ATTEMPTS - 2)
@@ -111,10 +114,9 @@ class CompiledFunction:
             templates = session.outbox.templates
             if (
                 _plain_types(tensors) == types and self._state() == state and templates.enabled
-                and variant.template is not None and variant.template.number in templates.announced
-                and variant.last is not None and variant.last.holds()
+                and (returned := _replay_if_valid(session, variant, tensors)) is not _INVALID
             ):  # fmt: skip
-                return _replay(session, variant.template, variant.last, tensors)
+                return returned
         returned, called = self._call((*tensors,), {})
         self._repeated, plain = None, _plain_types(tensors)
         if plain is not None and called is not None and called.template is not None:
@@ -268,6 +270,24 @@ def _autocast_dtype() -> Any:
 
 
 # -- replaying -----------------------------------------------------------------------------
+
+
+def _replay_if_valid(session: Session, variant: Variant, arguments: list[Tensor]) -> Any:
+    """`_replay`, if the recording still holds; else `_INVALID`.
+
+    A replay that only creates tensors is sent before that is known, so the worker computes during the comparison. If
+    the recording does not hold, its results are freed and the function runs.
+    """
+    template, last = variant.template, variant.last
+    if template is None or last is None or last.lost or template.number not in session.outbox.templates.announced:
+        return _INVALID
+    if not last.only_creates:
+        return _replay(session, template, last, arguments) if last.holds() else _INVALID
+    returned = _replay(session, template, last, arguments)
+    if last.holds():
+        return returned
+    session.outbox.predictions.drop(template)
+    return _INVALID
 
 
 def _replay(session: Session, template: Template, last: Recording, arguments: list[Tensor]) -> Any:

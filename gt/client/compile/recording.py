@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from itertools import chain
-from operator import attrgetter, is_, methodcaller
+from operator import attrgetter, call, is_, itemgetter, methodcaller
 from typing import Any
 
 from msgspec import Struct, field
@@ -66,8 +66,8 @@ class Recording(Struct, eq=False):
     returned: Any
     #: how many ids it uses for results
     results: int
-    #: the tensors it uses that are neither arguments nor gradients
-    cells: list[Any]
+    #: not empty once a tensor is gone that it uses and that is neither an argument nor a gradient
+    lost: list[Any]
     #: which arguments it returns
     returned_arguments: list[int]
     #: the ids of its inputs; 0 for those that differ from call to call: (input, argument) and (input, tensor) of those
@@ -76,6 +76,8 @@ class Recording(Struct, eq=False):
     from_grads: list[tuple[int, Any]] = field(default_factory=list)
     #: the tensors whose gradients it sets without using the gradients before
     replaced: list[Any] = field(default_factory=list)
+    #: whether a replay only creates tensors, so that one that is not needed may run as well
+    only_creates: bool = False
     #: for each tensor in ``grads``: `_hooks_on` of it
     hooked: list[int] = field(default_factory=list)
     #: how many tensors each group of each optimizer has
@@ -89,17 +91,16 @@ class Recording(Struct, eq=False):
         self.from_grads = [(k, what) for k, (kind, what) in enumerate(self.sources) if kind == "grad"]
         used = {id(what) for kind, what in self.sources if kind == "grad"}
         self.replaced = [t for t, _, result in self.grads if result is not None and id(t) not in used]
+        changes = self.drawn, self.stepped, self.optimizers, self.grads, self.written, self.freed
+        self.only_creates = not any(changes)
 
     def holds(self) -> bool:
-        """Is the state that it was recorded under unchanged: tensors, modules, gradients, hooks, optimizer groups?"""
+        """Is the state that it was recorded under unchanged: modules, gradients, hooks, optimizer groups? Whether its
+        tensors still exist is in `lost`."""
         for (tensor, had_grad, _), hooked in zip(self.grads, self.hooked, strict=True):
             if (tensor._grad is not None) is not had_grad or _hooks_on(tensor) != hooked:
                 return False
-        return (
-            None not in [cell() for cell in self.cells]
-            and self.modules.hold()
-            and self.groups == [group_sizes(optimizer) for optimizer, _ in self.optimizers]
-        )
+        return self.modules.hold() and self.groups == [group_sizes(optimizer) for optimizer, _ in self.optimizers]
 
     def difference(self, other: Recording) -> str:
         """How another recording of the same call differs; "" if it does not."""
@@ -120,46 +121,65 @@ class Recording(Struct, eq=False):
 #: attributes of a module, or of an object, are compared if they are of these types
 PLAIN = frozenset((bool, int, float, str, type(None)))
 NODE = attrgetter("_node")
+TABLES = ("_parameters", "_buffers")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class ModuleStates:
     """What the words of modules depend on: training mode, parameters, buffers, plain attributes, hooks.
 
-    All modules share a few long lists, so that a comparison is a few calls, however many modules there are.
+    All modules share a few long lists, so that a comparison is a few calls, however many modules there are. A value is
+    the same object as before in nearly all calls, so objects are compared before values.
     """
 
     def __init__(self, modules: list[Any]) -> None:
-        each = [module.__dict__ for module in modules]
-        tables = [(attributes, name) for attributes in each for name in ("_parameters", "_buffers")]
-        self._owners, self._names = [owner for owner, _ in tables], [name for _, name in tables]
-        self._tables = [owner[name] for owner, name in tables]
+        self._each = each = [module.__dict__ for module in modules]
+        self._tables = [attributes[name] for attributes in each for name in TABLES]
         self._tensors = [tensor for table in self._tables for tensor in table.values()]
-        self._sized = [*each, *self._tables, *(attributes[name] for attributes in each for name in HOOKS)]
-        self._sizes = [*map(len, self._sized)]
-        plain = [(attributes, name) for attributes in each for name, x in attributes.items() if type(x) in PLAIN]
-        self._plain_owners, self._plain_names = [owner for owner, _ in plain], [name for _, name in plain]
-        self._plain = [owner[name] for owner, name in plain]
-        self._types = [*map(type, self._plain)]
+        self._sizes = [*map(len, each), *map(len, self._tables)]
+        #: one for each module: gets the tables and the plain attributes
+        self._getters = [
+            itemgetter(*TABLES, *(name for name, x in attributes.items() if type(x) in PLAIN)) for attributes in each
+        ]
+        self._values = [*chain.from_iterable(map(call, self._getters, each))]
         self._leaves = [p for attributes in each for p in attributes["_parameters"].values() if p is not None]
         self._nodes = [p._node for p in self._leaves]
-        self._hook_tables = [node.hooks for node in self._nodes if node is not None]
-        self._hooked = [_hooks_on(p) for p in self._leaves]
-        self._had_hooks = any(self._hook_tables)
+        self._module_hooks = [attributes[name] for attributes in each for name in HOOKS]
+        self._leaf_hooks = [node.hooks for node in self._nodes if node is not None]
+        self._hook_counts = self._count_hooks()
+        self._had_hooks = self._have_hooks()
 
     def hold(self) -> bool:
         """Are the modules as they were?"""
-        if [*map(len, self._sized)] != self._sizes:
+        if [*map(len, self._each), *map(len, self._tables)] != self._sizes:
             return False
-        plain = [*map(dict.get, self._plain_owners, self._plain_names)]
+        try:
+            values = chain.from_iterable(map(call, self._getters, self._each))
+            same = all(map(is_, values, self._values)) or self._have_equal_values()
+        except KeyError:
+            return False
         return (
-            all(map(is_, map(type, plain), self._types))
-            and plain == self._plain
-            and all(map(is_, map(dict.get, self._owners, self._names), self._tables))
+            same
             and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._tensors))
             and all(map(is_, map(NODE, self._leaves), self._nodes))
-            and (not (self._had_hooks or any(self._hook_tables)) or [*map(_hooks_on, self._leaves)] == self._hooked)
+            and (not (self._had_hooks or self._have_hooks()) or self._count_hooks() == self._hook_counts)
         )
+
+    def _have_hooks(self) -> bool:
+        return any(self._module_hooks) or any(self._leaf_hooks)
+
+    def _count_hooks(self) -> list[int]:
+        return [*map(len, self._module_hooks), *map(_hooks_on, self._leaves)]
+
+    def _have_equal_values(self) -> bool:
+        """Are plain values that are other objects than before equal to those, and everything else the same objects?"""
+        values = [*chain.from_iterable(map(call, self._getters, self._each))]
+        for x, before in zip(values, self._values, strict=True):
+            # repr tells 0.0 from -0.0
+            if x is not before and not (type(x) is type(before) and type(x) in PLAIN and repr(x) == repr(before)):
+                return False
+        self._values = values
+        return True
 
 
 def _hooks_on(p: Any) -> int:
@@ -207,6 +227,7 @@ class _RecordingBuilder:
     ) -> None:
         self.recorder, self.session, self.arguments, self.words, self.kinds = recorder, session, arguments, words, kinds
         self.returned_arguments: list[int] = []
+        self.lost: list[Any] = []
 
     def recording(self, returned: Any) -> Recording:
         recorder, kinds = self.recorder, self.kinds
@@ -224,7 +245,7 @@ class _RecordingBuilder:
             recorder.optimizers, ModuleStates([*recorder.modules]), grads, types, written,
             [sources[k] for k in sorted(freed)], rebuild, comparable,
             1 + max((k for _, k in kinds.created_uses + kinds.created_frees), default=-1),
-            [source[1] for source in sources if source[0] == "cell"],
+            self.lost,
             self.returned_arguments,
         )  # fmt: skip
 
@@ -255,7 +276,7 @@ class _RecordingBuilder:
         cell = self.recorder.cells.get(id)
         if cell is None:
             raise Irregular("a tensor that it uses is freed by the end of the call: make it an argument")
-        return "cell", weakref.ref(cell)
+        return "cell", weakref.ref(cell, self.lost.append)
 
     def _writes(self, id: int) -> int:
         """How often the function wrote an input in place."""

@@ -76,8 +76,8 @@ class Outbox:
         self.sent = self.finished = 0
         #: weights of what is not submitted yet: bytes inside the words, and what fragments stand for beyond their words
         self._inline = self._extra = 0
-        #: how many words there were when the background thread last checked, and how often that number was the same
-        self._last_count = self._same_count = 0
+        #: (submissions, words) when the background thread last checked, and how often they were the same
+        self._last_check, self._same_count = (0, 0), 0
         #: calls of `backward` since the last optimizer step, and between the two steps before
         self._backwards = self._backwards_per_step = 0
         #: when the last optimizer steps and `gt.step` were, in nanoseconds
@@ -303,11 +303,11 @@ class Outbox:
     def _may_become_fragment(self) -> bool:
         """Do the words begin like a known stretch, and did more arrive lately?"""
         words = self.words[:]  # a copy: another thread may submit them meanwhile
-        count = len(words)
+        count, check = len(words), (self.serial, len(words))
         if not (count <= self.templates.period or count <= self.templates.expected_length(words)):
             return False
-        self._same_count = 0 if count != self._last_count else self._same_count + 1
-        self._last_count = count
+        self._same_count = 0 if check != self._last_check else self._same_count + 1
+        self._last_check = check
         return self._same_count < MAX_WAITS
 
     def flush_within(self, seconds: float | None) -> bool:

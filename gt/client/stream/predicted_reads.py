@@ -107,6 +107,11 @@ class PredictedReads:
             if earlier is template and (request := self._open.pop(base + slot, 0)):
                 self._replies.drop(request)
 
+    def drop(self, template: Template) -> None:
+        """The program will not read what was requested of the last runs of a fragment."""
+        for slot in template.reads.reads if template.reads is not None else ():
+            self._drop_unread(slot, template)
+
     def claim(self, id: int) -> int:
         """The request of this value, which was never written in place; 0 if it was not requested."""
         request = self._open.pop(id, 0)

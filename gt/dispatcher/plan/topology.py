@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 from gt.dispatcher.plan.hierarchy import LineProfile, LinkSpeed
 from gt.dispatcher.plan.layouts import Mesh
-from gt.wire.base import Message
 from gt.wire.link_messages import LinkMeasured, MeasureLink, OpenProbe, ProbeOpen
-from gt.wire.structures import WorkerInfo
+from gt.wire.structures import Message, WorkerInfo
 
 #: What is assumed of links between hosts and within one: a fast Ethernet of a data centre, and shared memory.
 UNMEASURED, UNMEASURED_WITHIN = LinkSpeed(50.0, 1e-3), LinkSpeed(20.0, 2.5e-4)

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from gt.errors import ConfigError
 from gt.say import topic
 from gt.wire.addresses import join_address, listen_within, numeric_addresses, split_address
-from gt.wire.base import Message
 from gt.wire.link_messages import LinkMeasured, MeasureLink, OpenProbe, ProbeOpen
+from gt.wire.structures import Message
 
 KEY_BYTES = 16
 #: A probe accepts connections this long; one connection is served this long.
