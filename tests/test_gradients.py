@@ -19,7 +19,7 @@ import torch
 import gt
 from gt.client.grad import backward
 from gt.client.tensor.emit import call, call_many
-from gt.client.tensor.tape import needed_values
+from gt.client.tensor.grad_plan import needed_values
 from gt.ops import OPS
 from gt.testing import Cluster
 from gt.types import SCALAR_OF

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from typing import Any
 
 import gt.client.grad.checkpoint as checkpointing
+from gt.client.stream import sites
 from gt.client.tensor import emit
-from gt.client.tensor.arguments import cast, dtype_of
+from gt.client.tensor.arguments import TO, TO_ATTRS, cast, dtype_of
+from gt.client.tensor.emit import unary
 from gt.client.tensor.tape import LeafNode
 from gt.client.tensor.tensor import Tensor
 from gt.missing import absent
@@ -110,20 +112,26 @@ def is_autocast_available(device_type: str) -> bool:
     return True
 
 
-def _cast_operands(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
-    """The operands and attributes of a call, cast by the policy in the op's entry (`Op.autocast`)."""
+def _cast_operands(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs, int]:
+    """The operands and attributes of a call, cast by the policy in the op's entry (`Op.autocast`), and the call's site
+    if an operand was cast: the casts belong to it."""
     lower, policy = _mode.dtype, op.autocast
-    if lower is None or not policy:
-        return operands, attrs
-    if policy == "lower":
-        operands = tuple(_cast_down(x, lower) if _eligible(x, lower) else x for x in operands)
-    elif policy == "float32":
-        operands = tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
-    elif policy == "float32_result" and _eligible(operands[0], float32) and ("dtype", None) in attrs:
-        attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
-    elif policy == "widest":
-        operands = _cast_to_widest(operands)
-    return operands, attrs
+    if lower is None:
+        return operands, attrs, 0
+    target = lower if policy == "lower" else _widest(operands) if policy == "widest" else float32
+    if policy == "float32_result":
+        if _eligible(operands[0], float32) and ("dtype", None) in attrs:
+            attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
+        return operands, attrs, 0
+    site, cast_operands = 0, []
+    for x in operands:
+        if isinstance(x, Tensor):
+            dtype = x._type.dtype
+            if dtype is not target and dtype.kind == "f" and (dtype is not float64 or policy == "widest"):
+                site = site or sites.here()
+                x = _cast_down(x, lower, site) if policy == "lower" else unary(TO, x, TO_ATTRS[target], site)
+        cast_operands.append(x)
+    return tuple(cast_operands), attrs, site
 
 
 def _eligible(x: Any, target: DType) -> bool:
@@ -131,26 +139,22 @@ def _eligible(x: Any, target: DType) -> bool:
     return isinstance(x, Tensor) and x._type.dtype.kind == "f" and x._type.dtype not in (target, float64)
 
 
-def _cast_down(x: Tensor, lower: DType) -> Tensor:
+def _cast_down(x: Tensor, lower: DType, site: int) -> Tensor:
     """Cast to the lower dtype; a parameter is cast once and cached until its value changes."""
     cache = _mode.cache
     if cache is None or not isinstance(x._node, LeafNode):
-        return cast(x, lower)
+        return unary(TO, x, TO_ATTRS[lower], site)
     key = x._cell, x._cell.version, lower, emit.tape.mode.enabled
     cached = cache.get(key)
     if cached is None:
-        cached = cache[key] = cast(x, lower)
+        cached = cache[key] = unary(TO, x, TO_ATTRS[lower], site)
     return cached
 
 
-def _cast_to_widest(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    dtypes = {x._type.dtype for x in operands if isinstance(x, Tensor) and x._type.dtype.kind == "f"}
-    if len(dtypes) < 2:
-        return operands
-    widest = dtypes.pop()
-    for dtype in dtypes:
-        widest = promote(widest, dtype)
-    return tuple(cast(x, widest) if isinstance(x, Tensor) and x._type.dtype.kind == "f" else x for x in operands)
+def _widest(operands: tuple[Any, ...]) -> DType:
+    """The widest floating dtype of the operands."""
+    dtypes = [x._type.dtype for x in operands if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
+    return reduce(promote, dtypes) if dtypes else float32
 
 
 # -- user-defined functions ----------------------------------------------------------------

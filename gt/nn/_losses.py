@@ -236,7 +236,7 @@ def nll_loss(
         *([] if weight is None else [weight]),
     )
     if emit.casting is not None:  # cast here, so that the result has the dtype of the computation
-        operands, _ = emit.casting(OPS["nll_loss"], operands, ())
+        operands = emit.casting(OPS["nll_loss"], operands, ())[0]
     if reduction == "none":
         return call_many(OPS["nll_loss"], operands, (("reduction", "none"), ("ignore_index", ignore_index)))[0]
     # the sum and its divisor are separate results: if the batch is sharded, each is summed over the workers first
@@ -282,7 +282,7 @@ def _cross_entropy_of_rows(x: Tensor, target: Tensor, ignore_index: int, reducti
     how = "none" if reduction == "none" else "sum"
     attrs: Attrs = (("reduction", how), ("ignore_index", ignore_index), ("dtype", None))
     if emit.casting is not None:  # here, to know the dtype of the result
-        _, attrs = emit.casting(OPS["cross_entropy"], (x, target), attrs)
+        attrs = emit.casting(OPS["cross_entropy"], (x, target), attrs)[1]
     loss, *total = call_many(OPS["cross_entropy"], (x, target), attrs)
     if reduction == "none":
         return loss

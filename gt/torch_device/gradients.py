@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gt.client.grad.backward import formula_grads, no_grad
+from gt.client.tensor.grad_plan import GradPlan
 from gt.client.tensor.tape import Node
 from gt.client.tensor.tensor import Tensor
 from gt.ops import Attrs, Op
@@ -25,7 +26,7 @@ def gradients(
     A type may stand for an operand whose value the rule does not use; ``results`` are those that it uses.
     """
     types = tuple(g._type if g is not None else None for g in grads)
-    node = Node(op, attrs, (), types)  # type: ignore[arg-type]
+    node = Node(GradPlan(op, attrs, types), ())  # type: ignore[arg-type]
     edges: Any = [True if needed else None for needed in needs]
     return node.backward([*grads], True, edges, ([*results], [*operands]))
 

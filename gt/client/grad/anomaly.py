@@ -25,8 +25,8 @@ _sites: dict[int, int] = {}
 _enabled = _check_nan = False
 
 
-def _record_with_site(op: Any, attrs: Any, operands: Any, results: tuple[Tensor, ...]) -> None:
-    _record(op, attrs, operands, results)
+def _record_with_site(coded: Any, operands: Any, results: tuple[Tensor, ...]) -> None:
+    _record(coded, operands, results)
     if results and (node := results[0]._node) is not None:
         if len(_sites) >= MAX_SITES:
             _sites.clear()

@@ -9,6 +9,7 @@ from typing import Any
 from gt.client.grad.grad_mode import no_grad
 from gt.client.stream import connect
 from gt.client.tensor.emit import create, detached
+from gt.client.tensor.grad_plan import GradPlan
 from gt.client.tensor.tape import GRAPH_FREED, Edge, Node, SavedTensor, edge_of, mode, reduce_to_type
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
@@ -67,7 +68,8 @@ class FunctionNode(Node):
 
     def __init__(self, function: type[Function], ctx: Any, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         edges = tuple(edge_of(x) if isinstance(x, Tensor) else None for x in inputs)
-        super().__init__(None, (), edges, tuple(y._type for y in outputs))  # type: ignore[arg-type]
+        types = tuple(y._type for y in outputs)
+        super().__init__(GradPlan(None, (), types), edges)  # type: ignore[arg-type]
         self.function, self.ctx = function, ctx
         self.input_types = [x._type if isinstance(x, Tensor) else None for x in inputs]
 

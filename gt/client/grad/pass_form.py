@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from gt.client.stream.session import Session
-from gt.client.tensor.tape import Edge, LeafNode, Node, SavedTensor, needed_values
+from gt.client.tensor.grad_plan import GradPlan, needed_values
+from gt.client.tensor.tape import Edge, LeafNode, Node, SavedTensor
 from gt.client.tensor.tensor import Tensor
-from gt.ops import OPS, Attrs, Op
+from gt.ops import OPS
 from gt.types import NUMBER_OF, TensorType
 
 #: Where the site and the id of the root's gradient are among the values that words are picked from; then the constants.
@@ -19,10 +20,8 @@ SITE, ROOT, FIRST_CONSTANT = 0, 1, 2
 MAX_INSTRUCTIONS = 1 << 16
 
 
-class SavedForm(NamedTuple):
-    """Stands for a value that a node has saved."""
-
-    type: TensorType
+#: stands for a tensor that a node has saved
+SAVED = object()
 
 
 class Unused(NamedTuple):
@@ -44,14 +43,12 @@ class InstructionForm(NamedTuple):
 class NodeForm(NamedTuple):
     """A node of a kept pass, without ids; and what the pass emits when it comes to it."""
 
-    op: Op
-    attrs: Attrs
-    out_types: tuple[TensorType, ...]
+    #: its op, attributes and types, and which values it has saved
+    plan: GradPlan
     #: for each edge the place of its node in the pass, and which of its results; (-1, 0) if no gradient goes there
     edges: tuple[tuple[int, int] | None, ...]
-    #: saved results and operands: `SavedForm`, the type of one that is not saved, a number, or `Unused`
-    results: tuple[Any, ...]
-    operands: tuple[Any, ...]
+    #: its values: `SAVED`, a number, or `Unused`
+    values: tuple[Any, ...]
     #: pairs of saved values that are the same tensor, by their places among the ids
     same: tuple[tuple[int, int], ...]
     instructions: tuple[InstructionForm, ...] = ()
@@ -151,11 +148,12 @@ class PassRecording:
             raise NoForm
         edges = tuple([None if edge is None else (0, edge[1]) for edge in node.edges])
         sources = tuple([-1 if edge is None else edge[0].number for edge in node.edges])
+        plan = node.plan
         used = needed_values(node.op, tuple([edge is not None for edge in node.edges]), len(node.out_types))[1]
-        results = tuple([_without_id(x) for x in node.saved[0]])
-        operands = tuple([_without_id(x, k in used) for k, x in enumerate(node.saved[1])])
-        ids = tuple([x.cell.id for values in node.saved[:2] for x in values if type(x) is SavedTensor])
-        form = NodeForm(node.op, node.attrs, node.out_types, edges, results, operands, ())
+        used_places = {place for k, place in enumerate(plan.operands) if k in used}
+        values = tuple([_without_id(x, place in used_places) for place, x in enumerate(node.saved)])
+        ids = tuple([x.cell.id for x in node.saved if type(x) is SavedTensor])
+        form = NodeForm(plan, edges, values, ())
         return _NodeNote(start, node.number, form, sources, ids, None)
 
     def _form(self) -> PassForm | None:
@@ -168,11 +166,9 @@ class PassRecording:
             return None
 
 
-def _without_id(x: Any, used: bool = True) -> Any:
+def _without_id(x: Any, used: bool) -> Any:
     if type(x) is SavedTensor:
-        return SavedForm(x.type)
-    if type(x) is TensorType:
-        return x
+        return SAVED
     if type(x) not in NUMBER_OF:
         raise NoForm
     return x if used else Unused(type(x))

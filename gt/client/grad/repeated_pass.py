@@ -15,7 +15,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from gt.client.grad.pass_form import PassForm, PassRecording, SavedForm, Unused
+from gt.client.grad.pass_form import SAVED, PassForm, PassRecording, Unused
 from gt.client.stream import configuration, recorder, scope, sites
 from gt.client.stream.outbox import Outbox
 from gt.client.stream.session import Session
@@ -95,7 +95,7 @@ class KeptPass:
                         extend(pick(values))
                 done += 1
                 if tensor is None:
-                    node.saved = None if node.saved[2] else node.saved
+                    node.saved = None if form.plan.frees else node.saved
                 elif form.result >= 0:
                     tensor._grad = fresh(values[first + 2 * form.result], session, form.leaf_type)
                 if pick_freed is not None:
@@ -168,19 +168,17 @@ def _depend_on_writes(nodes: list[Any], leaves: list[Tensor]) -> bool:
     written = {id(tensor._grad._cell) for tensor in leaves if tensor._grad is not None}
     if not written:
         return False
-    saved = [x for node in nodes if type(node) is Node and node.saved for values in node.saved[:2] for x in values]
+    saved = [x for node in nodes if type(node) is Node and node.saved for x in node.saved]
     return any(type(x) is SavedTensor and id(x.versioned) in written for x in saved)
 
 
 def _bind_values(node: Node, form: Any, ids: list[int]) -> bool:
     saved = node.saved
-    if saved is None or node.op is not form.op or node.attrs != form.attrs or node.out_types != form.out_types:
+    if saved is None or node.plan is not form.plan or node.signal:
         return False
-    if node.signal or len(saved[1]) != len(form.operands):
-        return False
-    for x, y in (*zip(saved[0], form.results, strict=True), *zip(saved[1], form.operands, strict=True)):
-        if type(y) is SavedForm:
-            if type(x) is not SavedTensor or x.type is not y.type or x.versioned.version != x.version:
+    for x, y in zip(saved, form.values, strict=True):
+        if y is SAVED:
+            if type(x) is not SavedTensor or x.versioned.version != x.version:
                 return False
             ids.append(x.cell.id)
         elif type(y) is Unused:

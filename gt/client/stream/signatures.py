@@ -25,8 +25,8 @@ MAX_SIGNATURES = 20_000
 #: Seconds to wait for the workers that a signal names.
 SIGNAL_WORKERS_TIMEOUT_S = 3.0
 
-#: a code, the type of its (first) result, and its signature
-Coded = tuple[int, TensorType, Signature]
+#: a code, the type of its (first) result, its signature, and what the tape keeps for its gradients
+Coded = tuple[int, TensorType, Signature, dict[int, Any]]
 #: (op, attrs, into, *operand types) -> the coded call
 Table = dict[tuple[Any, ...], Coded]
 
@@ -93,7 +93,7 @@ class Signatures:
         code = self._next_code()
         outbox.define(code, signature, signal)
         self.by_code[code] = signature
-        coded = table[(op, attrs, into, *types)] = code, signature.outs[0], signature
+        coded = table[(op, attrs, into, *types)] = code, signature.outs[0], signature, {}
         if self._log:
             self._log(f"{code} = {signature}" + (f" under {signal}" if signal else ""))
         return coded

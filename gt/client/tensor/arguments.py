@@ -16,17 +16,20 @@ from warnings import warn
 
 from gt.client.stream import connect
 from gt.client.tensor import foreign
-from gt.client.tensor.emit import call, create, upload, view_of
+from gt.client.tensor.emit import create, unary, upload, view_of
 from gt.client.tensor.parameters import parameter_names, show_parameters
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
-from gt.ops import OPS
+from gt.ops import OPS, Attrs
 from gt.types import DTYPES, DType, NamedDType, Shape, TensorType, bool_, complex64, complex128, float64, int64
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: the types of operands that need no conversion
 _PLAIN = frozenset((int, float, bool, Tensor))
+#: the op that casts, and its attributes for each dtype
+TO = OPS["to"]
+TO_ATTRS: dict[DType, Attrs] = {dtype: (("dtype", dtype.name),) for dtype in DTYPES.values()}
 _PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_, complex: complex128}
 
 
@@ -142,14 +145,14 @@ def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """x in this dtype; x itself if it has this dtype already."""
-    return x if x._type.dtype is dtype else call(OPS["to"], (x,), (("dtype", dtype.name),))
+    return x if x._type.dtype is dtype else unary(TO, x, TO_ATTRS[dtype])
 
 
 def convert(x: Tensor, dtype: DType) -> Tensor:
     """`cast` where a user asks for it: complex numbers lose their imaginary parts, with a warning, as in torch."""
     if x._type.dtype.kind == "c" and dtype.kind not in "cb":
         warn("Casting complex values to real discards the imaginary part", stacklevel=3)
-        return call(OPS["to"], (view_of(x, OPS["real"], ()),), (("dtype", dtype.name),))  # never the view itself
+        return unary(TO, view_of(x, OPS["real"], ()), TO_ATTRS[dtype])  # never the view itself
     return cast(x, dtype)
 
 

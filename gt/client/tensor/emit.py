@@ -27,8 +27,8 @@ from gt.wire.interrupts import deferred
 
 PLACED, PERMUTE = OPS["placed"], OPS["permute"]
 
-#: casts operands to the dtypes of `gt.autocast`; None outside of it
-casting: Callable[[Op, tuple[Any, ...], Attrs], tuple[tuple[Any, ...], Attrs]] | None = None
+#: (op, operands, attributes) -> the same, cast as `gt.autocast` says, and the site if an operand was cast, else 0
+casting: Callable[[Op, tuple[Any, ...], Attrs], tuple[tuple[Any, ...], Attrs, int]] | None = None
 
 
 class ViewRecipe:
@@ -71,49 +71,30 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
         return unary(op, operands[0], attrs)
     if count == 2 and isinstance(operands[0], Tensor) and isinstance(operands[1], Tensor):
         return binary(op, operands[0], operands[1], attrs)
-    if casting is not None:
-        operands, attrs = casting(op, operands, attrs)
-    session = operands[0]._cell.session if count and isinstance(operands[0], Tensor) else session_of(op, operands)
-    key: list[Any] = [op, attrs, False]
-    words: list[Any] = []
-    tracked = False
-    for x in operands:
-        if isinstance(x, Tensor):
-            if x._view is not None:
-                x._view.refresh(x)
-            cell = x._cell
-            if cell.session is not session:
-                raise session_error(session, cell.session)
-            tracked = tracked or x._node is not None
-            key.append(x._type)
-            words.append(cell.id)
-        else:
-            key.append(number_type(op, x))
-            words.append(x)
-    table = session.signatures.active() if scope.active else session.signatures.plain
-    coded = table.get(tuple(key)) or session.signatures.define(op, attrs, tuple(key[3:]), False)
+    site = 0
+    if casting is not None and op.autocast:
+        operands, attrs, site = casting(op, operands, attrs)
+    session, coded, words, tracked = _coded(op, operands, attrs)
     outbox = session.outbox
-    if outbox.recorder is not None:
-        outbox.recorder.note_operands(operands)
     if outbox.freed_late:
         outbox.free()
     id = outbox.next_id()
-    outbox.extend((coded[0], sites.here(), id, *words))
+    outbox.extend((coded[0], site or sites.here(), id, *words))
     result = fresh(id, session, coded[1])  # before the flush, so that an interrupt there does not leak the id
     if len(outbox.words) >= outbox.limit:
         outbox.full()
     if tracked:
-        tape.record(op, attrs, operands, (result,))
+        tape.record(coded, operands, (result,))
     return result
 
 
 @deferred
-def unary(op: Op, a: Tensor, attrs: Attrs = ()) -> Tensor:
-    """`call` for one operand, a tensor."""
-    if casting is not None:
-        (a,), attrs = casting(op, (a,), attrs)
-    if a._view is not None:
-        a._view.refresh(a)
+def unary(op: Op, a: Tensor, attrs: Attrs = (), site: int = 0) -> Tensor:
+    """`call` for one operand, a tensor. The site is looked up if it is not given."""
+    if casting is not None and op.autocast:
+        (a,), attrs, site = casting(op, (a,), attrs)
+    if (view := a._view) is not None and view.version != view.base._cell.version:
+        view.refresh(a)
     cell = a._cell
     session = cell.session
     table = session.signatures.active() if scope.active else session.signatures.plain
@@ -124,33 +105,33 @@ def unary(op: Op, a: Tensor, attrs: Attrs = ()) -> Tensor:
     if outbox.freed_late:
         outbox.free()
     id = outbox.next_id()
-    outbox.extend((coded[0], sites.here(), id, cell.id))
+    outbox.extend((coded[0], site or sites.here(), id, cell.id))
     result = fresh(id, session, coded[1])
     if len(outbox.words) >= outbox.limit:
         outbox.full()
     if a._node is not None:
-        tape.record(op, attrs, (a,), (result,))
+        tape.record(coded, (a,), (result,))
     return result
 
 
 @deferred
 def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     """`call` for a tensor and a second operand. Raises KeyError if that is neither a tensor nor a number."""
-    if casting is not None:
-        (a, b), attrs = casting(op, (a, b), attrs)
-    if a._view is not None:
-        a._view.refresh(a)
+    site = 0
+    if casting is not None and op.autocast:
+        (a, b), attrs, site = casting(op, (a, b), attrs)
+    if (view := a._view) is not None and view.version != view.base._cell.version:
+        view.refresh(a)
     cell = a._cell
     session = cell.session
     tracked = a._node is not None
     if isinstance(b, Tensor):
-        if b._view is not None:
-            b._view.refresh(b)
+        if (view := b._view) is not None and view.version != view.base._cell.version:
+            view.refresh(b)
         cell_b = b._cell
         if cell_b.session is not session:
             raise session_error(session, cell_b.session)
-        if b._node is not None:
-            tracked = True
+        tracked = tracked or b._node is not None
         type_b: OperandType = b._type
         word_b: Any = cell_b.id
     else:
@@ -167,33 +148,63 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     if outbox.freed_late:
         outbox.free()
     id = outbox.next_id()
-    outbox.extend((coded[0], sites.here(), id, cell.id, word_b))
+    outbox.extend((coded[0], site or sites.here(), id, cell.id, word_b))
     result = fresh(id, session, coded[1])  # before the flush, so that an interrupt there does not leak the id
     if len(outbox.words) >= outbox.limit:
         outbox.full()
     if tracked:
-        tape.record(op, attrs, (a, b), (result,))
+        tape.record(coded, (a, b), (result,))
     return result
 
 
 @deferred
 def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Tensor, ...]:
     """`call` for an op with several results."""
-    if casting is not None:
-        operands, attrs = casting(op, operands, attrs)
-    session = session_of(op, operands)
-    types, words = words_of(op, session, operands)
-    coded = coded_call(session, op, attrs, types, False)
+    site = 0
+    if casting is not None and op.autocast:
+        operands, attrs, site = casting(op, operands, attrs)
+    session, coded, words, tracked = _coded(op, operands, attrs)
     outbox = session.outbox
-    outbox.free()
-    ids = [outbox.next_id() for _ in coded[2].outs]
-    outbox.extend((coded[0], sites.here(), *ids, *words))
-    result = tuple([fresh(id, session, t) for id, t in zip(ids, coded[2].outs, strict=True)])
+    if outbox.freed_late:
+        outbox.free()
+    outs, next_id = coded[2].outs, outbox.next_id
+    ids = [next_id() for _ in outs]
+    outbox.extend((coded[0], site or sites.here(), *ids, *words))
+    result = tuple([fresh(id, session, t) for id, t in zip(ids, outs, strict=True)])
     if len(outbox.words) >= outbox.limit:
         outbox.full()
-    if tape.tracked(operands):
-        tape.record(op, attrs, operands, result)
+    if tracked:
+        tape.record(coded, operands, result)
     return result
+
+
+def _coded(
+    op: Op, operands: tuple[Any, ...], attrs: Attrs, into: bool = False
+) -> tuple[Session, Coded, list[Any], bool]:
+    """The session and the coded call of these operands, their words, and whether one of them has a node."""
+    session = operands[0]._cell.session if operands and isinstance(operands[0], Tensor) else session_of(op, operands)
+    key: list[Any] = [op, attrs, into]
+    words: list[Any] = []
+    tracked = False
+    for x in operands:
+        if isinstance(x, Tensor):
+            if (view := x._view) is not None and view.version != view.base._cell.version:
+                view.refresh(x)
+            cell = x._cell
+            if cell.session is not session:
+                raise session_error(session, cell.session)
+            if x._node is not None:
+                tracked = True
+            key.append(x._type)
+            words.append(cell.id)
+        else:
+            key.append(number_type(op, x))
+            words.append(x)
+    table = session.signatures.active() if scope.active else session.signatures.plain
+    coded = table.get(tuple(key)) or session.signatures.define(op, attrs, tuple(key[3:]), into)
+    if session.outbox.recorder is not None:
+        session.outbox.recorder.note_operands(operands)
+    return session, coded, words, tracked
 
 
 @deferred
@@ -204,19 +215,16 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
         _write_through(target._view, op, target, rest, attrs)
         return target
     operands = (target, *rest)
-    session = target._cell.session
-    types, words = words_of(op, session, operands)
-    coded = coded_call(session, op, attrs, types, True)
-    tracked = tape.tracked(operands)
-    if tracked:
+    session, coded, words, tracked = _coded(op, operands, attrs, into=True)
+    if tracked and (tracked := tape.mode.enabled):
         tape.check_writable(target)
         if tape.needs_old_target(op, operands):
             operands = (_as_it_was(target), *rest)
     outbox = session.outbox
     outbox.free()
-    outbox.extend((coded[0], sites.here(), target._cell.id, *words))
+    outbox.extend((coded[0], sites.here(), words[0], *words))
     if tracked:
-        tape.record_into(op, attrs, operands, target)
+        tape.record_into(coded, operands, target)
     target._cell.version += 1
     if len(outbox.words) >= outbox.limit:
         outbox.full()
@@ -233,9 +241,7 @@ def _as_it_was(target: Tensor) -> Tensor:
 @deferred
 def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], attrs: Attrs = ()) -> None:
     """`call_into` for several targets at once, without a gradient: an optimizer step."""
-    session = targets[0]._cell.session
-    types, words = words_of(op, session, (*targets, *rest))
-    coded = coded_call(session, op, attrs, types, True)
+    session, coded, words, _ = _coded(op, (*targets, *rest), attrs, into=True)
     outbox = session.outbox
     outbox.free()
     outbox.extend((coded[0], sites.here(), *words[: len(targets)], *words))
@@ -272,8 +278,7 @@ def upload(data: memoryview, type: TensorType, session: Session) -> Tensor:
 def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, session: Session) -> tuple[Tensor, ...]:
     """Emit an op whose first operand is bytes, without a gradient."""
     types, words = words_of(op, session, operands)
-    types = (BYTES, *types)
-    coded = coded_call(session, op, attrs, types, False)
+    coded = coded_call(session, op, attrs, (BYTES, *types), False)
     sent = session.upload(memoryview(data))
     outbox = session.outbox
     outbox.free()

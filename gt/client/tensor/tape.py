@@ -21,20 +21,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from gt.client.stream import scope
+from gt.client.stream.signatures import Coded
+from gt.client.tensor.grad_plan import NO_PLAN, GradPlan, needed_values, plan_of
 from gt.client.tensor.tensor import Tensor, on_cell
 from gt.errors import GradError
 from gt.ops import Attrs, Op
 from gt.types import TensorType
 
 if TYPE_CHECKING:
-    import inspect
-
     from gt.client.tensor.tensor import Cell
 
 #: a node, and the index of one of its results
@@ -115,20 +114,29 @@ class LeafNode:
 class Node:
     """One call of an op on the tape."""
 
-    __slots__ = ("attrs", "edges", "hooks", "number", "op", "out_types", "saved", "signal")
+    __slots__ = ("edges", "hooks", "number", "plan", "saved", "signal")
 
-    def __init__(
-        self, op: Op, attrs: Attrs, edges: tuple[Edge | None, ...], out_types: tuple[TensorType, ...] = ()
-    ) -> None:
-        self.op, self.attrs, self.edges, self.out_types = op, attrs, edges, out_types
+    def __init__(self, plan: GradPlan, edges: tuple[Edge | None, ...]) -> None:
+        self.plan, self.edges = plan, edges
         #: greater than the numbers of the nodes its edges lead to
         self.number = _next_number()
         #: the signal that its gradients are emitted under; "": the one in force during the backward pass
         self.signal = scope.thread.backward if scope.active else ""
-        #: (results, operands): for each a `SavedTensor`, a number, or the type of a tensor that is not saved; and
-        #: whether a gradient uses any value. None after a backward pass has freed the values
-        self.saved: tuple[list[Any], list[Any], bool] | None = None
+        #: a `SavedTensor` or a number for each place in the plan; None after a backward pass has freed the values
+        self.saved: tuple[Any, ...] | None = None
         self.hooks: dict[int, list[Any]] = {}
+
+    @property
+    def op(self) -> Op:
+        return self.plan.op
+
+    @property
+    def attrs(self) -> Attrs:
+        return self.plan.attrs
+
+    @property
+    def out_types(self) -> tuple[TensorType, ...]:
+        return self.plan.out_types
 
     @property
     def name(self) -> str:
@@ -155,13 +163,14 @@ class Node:
         ``edges``: those of its edges that need a gradient; None: all. ``values``: what `saved_values` returned.
         """
         results, operands = values or self.saved_values()
-        if not retain_graph and self.saved is not None and self.saved[2]:
+        op, out_types = self.plan.op, self.plan.out_types
+        if not retain_graph and self.plan.frees:
             self.saved = None
         edges = self.edges if edges is None else edges
-        single = len(self.out_types) == 1
+        single = len(out_types) == 1
         g, y = (grads[0], results[0]) if single else (tuple(grads), tuple(results))
-        vjp, attrs = self.op.vjp, dict(self.attrs)
-        conjugates = self.op.complex == "holomorphic" and self.out_types[0].dtype.kind == "c"
+        vjp, attrs = op.vjp, dict(self.plan.attrs)
+        conjugates = op.complex == "holomorphic" and out_types[0].dtype.kind == "c"
         if conjugates:
             g = g.conj()  # type: ignore[union-attr]
         if isinstance(vjp, tuple):
@@ -181,14 +190,14 @@ class Node:
         return operand_grads
 
     def saved_values(self) -> tuple[list[Any], list[Any]]:
-        """The saved results and operands as tensors; types and numbers as they are."""
+        """The saved results and operands as tensors; numbers as they are, and types for what is not saved."""
         if self.saved is None:
             raise GradError(GRAPH_FREED)
-        results, operands = [], []
-        for x in self.saved[0]:
-            results.append(x.unpack(self) if isinstance(x, SavedTensor) else x)
-        for x in self.saved[1]:
-            operands.append(x.unpack(self) if isinstance(x, SavedTensor) else x)
+        values = [x.unpack(self) if isinstance(x, SavedTensor) else x for x in self.saved]
+        results, operands = (
+            [values[place] if type(place) is int else place for place in places]
+            for places in (self.plan.results, self.plan.operands)
+        )
         return results, operands
 
 
@@ -245,71 +254,62 @@ def tracked(operands: tuple[Any, ...]) -> bool:
     return any(getattr(x, "_node", None) is not None for x in operands) and mode.enabled
 
 
-def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
-    """Put a call on the tape. Called only if an operand has a node."""
-    vjp = op.vjp
-    if vjp is None or not mode.enabled:
+def record(coded: Coded, operands: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
+    """Put a call on the tape. Called only if an operand has a node.
+
+    Loops instead of comprehensions, and no constructors: each of those would be a call.
+    """
+    if not mode.enabled:
+        return
+    tracked, bit = 0, 1
+    for x in operands:
+        if isinstance(x, Tensor) and x._node is not None:
+            tracked += bit
+        bit += bit
+    plan = coded[3].get(tracked)
+    if plan is None:
+        plan = coded[3][tracked] = plan_of(coded[2], tracked)
+    if plan is NO_PLAN:
         return
     edges: list[Edge | None] = []
-    needs = []
-    rules = vjp if isinstance(vjp, tuple) else None
-    for k, x in enumerate(operands):  # loops instead of comprehensions: each of those would be a call
-        source = x._node if isinstance(x, Tensor) and (rules is None or rules[k] is not None) else None
-        edges.append(None if source is None else (source, x._index))
-        needs.append(source is not None)
-    if True not in needs:
-        return
-    save = mode.save or SavedTensor
-    needed_results, needed_operands = needed_values(op, tuple(needs), len(results))
-    out_types, saved_results, node = [], [], Node(op, attrs, tuple(edges))
-    for i, y in enumerate(results):
-        out_types.append(y._type)
-        # None stands for this node: a node that refers to itself is freed only when Python looks for cycles
-        saved_results.append(save(y, (None, i)) if i in needed_results else y._type)
-        if y._type.dtype.kind in "fc":
-            y._node = node
-            if i:
-                y._index = i
-    node.out_types = tuple(out_types)
-    saved_operands: list[Any] = []
-    for k, x in enumerate(operands):
-        if isinstance(x, Tensor):
-            saved_operands.append(save(x, edges[k]) if k in needed_operands else x._type)
-        else:
-            saved_operands.append(x)
-    node.saved = saved_results, saved_operands, bool(needed_results or needed_operands)
+    for x, needed in zip(operands, plan.needs, strict=True):
+        edges.append((x._node, x._index) if needed else None)
+    node: Node = _new(Node)
+    node.plan, node.edges, node.number, node.hooks = plan, tuple(edges), _next_number(), {}
+    node.signal = scope.thread.backward if scope.active else ""
+    values: list[Any] = []
+    saved_results, saved_operands = plan.saved
+    save = mode.save or _saved
+    for i, edge in saved_results:
+        values.append(save(results[i], edge))
+    for k in saved_operands:
+        x = operands[k]
+        values.append(save(x, edges[k]) if isinstance(x, Tensor) else x)
+    node.saved = tuple(values)
+    for i in plan.tracked:
+        y = results[i]
+        y._node = node
+        if i:
+            y._index = i
+
+
+def _saved(x: Tensor, edge: Any) -> SavedTensor:
+    """`SavedTensor(x, edge)` in less time."""
+    saved: SavedTensor = _new(SavedTensor)
+    cell, view = x._cell, x._view
+    versioned = cell if view is None else view.base._cell
+    saved.cell, saved.type, saved.edge = cell, x._type, edge
+    saved.versioned, saved.version = versioned, versioned.version
+    return saved
+
+
+_new: Any = object.__new__
 
 
 def edge_of(x: Any) -> Edge | None:
     """The edge to x; None if x is not a tensor, or requires no gradient."""
     node = getattr(x, "_node", None)
     return None if node is None else (node, x._index)
-
-
-@cache
-def needed_values(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
-    """Which of ``count`` results, and which operands, the gradients of these operands are computed from."""
-    if isinstance(op.vjp, tuple):
-        rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=False) if needed]
-    else:
-        rules = [_parameters(op.vjp)[1:]]
-    results: set[int] = set()
-    operands: set[int] = set()
-    for _, y, *rest in rules:
-        if not y.name.startswith("_"):
-            results.update(map(int, y.name.lstrip("y")) if y.name.strip("y").isdigit() else range(count))
-        for k, p in enumerate(rest):
-            if p.kind is p.VAR_POSITIONAL and not p.name.startswith("_"):
-                operands.update(range(k, len(needs)))
-            elif p.kind is p.POSITIONAL_OR_KEYWORD and not p.name.startswith("_"):
-                operands.add(k)
-    return frozenset(results), frozenset(operands)
-
-
-def _parameters(rule: Any) -> list[inspect.Parameter]:
-    import inspect  # would be a quarter of the time of `import gt`, where there is no torch
-
-    return list(inspect.signature(rule).parameters.values())
 
 
 # -- writing in place --------------------------------------------------------------------
@@ -340,16 +340,16 @@ def free_after_backward(target: Tensor) -> None:
     """The last op of this tensor is a write into a view: no two backward passes go through it, as in torch."""
     node = target._node
     if isinstance(node, Node) and node.saved is not None:
-        node.saved = (*node.saved[:2], True)
+        node.plan = node.plan.freeing()
 
 
-def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:
+def record_into(coded: Coded, operands: tuple[Any, ...], target: Tensor) -> None:
     """Make an in-place op the history of its target. The first operand is the target, or a copy."""
     result = on_cell(target._cell, target._type)
-    record(op, attrs, operands, (result,))
-    if result._node is not None and result._node.saved is not None:
-        for saved in result._node.saved[0]:
-            if isinstance(saved, SavedTensor):
-                # The result is saved as it is after the write. An operand on the same cell is out of date then.
-                saved.version += 1
-    set_node(target, result._node, 0)
+    record(coded, operands, (result,))
+    node = result._node
+    if node is not None and node.saved is not None:
+        for saved in node.saved[: len(node.plan.saved[0])]:
+            # The result is saved as it is after the write. An operand on the same cell is out of date then.
+            saved.version += 1
+    set_node(target, node, 0)
