@@ -14,10 +14,12 @@ import torch
 import gt
 from gt.testing import Cluster
 from gt.worker.engines import make_engine
+from gt.worker.hot.change_recorder import MAX_SETTLING_RUNS, SETTLED_RUNS, Relocations, Settling
 from gt.worker.hot.compiled import CompiledProgram, memory_sharing
 from gt.worker.hot.compiler import Compiler
 from gt.worker.hot.graph import NUMBER_ROWS, REVIEW_INTERVAL_RUNS, CapturedGraph
 from gt.worker.hot.level_switch import HOT_RUNS, MAX_ERRORS
+from gt.worker.hot.program import Program
 from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, scaled, train
 
@@ -212,6 +214,75 @@ def test_two_alternating_graphs_share_addresses() -> None:
     assert shadow.level()[:2] == ["compiled"] * 2
     assert not list(shadow.levels._switches.values())[1].active._copied, "results of one are captured in the other"
     assert 2 <= graphs.captures <= 5, "while the compiler runs a trial, no graph is captured"
+
+
+@pytest.mark.parametrize("mode", ["graphs", "auto", "all"])
+def test_what_a_forward_pass_keeps_exists_once(mode: str) -> None:
+    """A graph of a backward pass is captured after that of the forward pass, and reads its results where they are."""
+    cluster, shadow, graphs = shadowed(mode)
+    copied = []
+    with client(cluster):
+        x, w = gt.randn(8, 4), gt.randn(4, 4)
+        shadow.begin()
+        for _ in range(HOT_RUNS + 10):
+            h = (x @ w).relu()
+            g = h * 2
+            shadow.cut()
+            w -= 0.01 * (h.T @ g)
+            del h, g
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+            active = [switch.active for switch in shadow.levels._switches.values()]
+            copied += [len(graph._buffers) for graph in active if isinstance(graph, CapturedGraph)]
+    assert shadow.level() == ["graph" if mode == "graphs" else "compiled"] * 2
+    assert len(copied) > HOT_RUNS
+    assert not any(copied), copied
+    assert graphs.captures == (4 if mode == "auto" else 2), "each once at each of its levels, and none to measure it"
+
+
+def test_a_section_does_not_wait_for_ever_until_others_stay_as_they_are() -> None:
+    relocations = Relocations()
+    one, other = Settling(relocations), Settling(relocations)
+    for _ in range(SETTLED_RUNS):
+        one.begin_run()
+    assert one.settled({0})
+    one.relocated()
+    one.begin_run()
+    assert one.settled({0}), "its own results are not its inputs"
+    waited = 0
+    for _ in range(2 * MAX_SETTLING_RUNS):
+        other.relocated()
+        one.begin_run()
+        assert one.settled(set()), "the inputs are at one place already"
+        waited += not one.settled({0})
+    assert waited == MAX_SETTLING_RUNS
+
+
+def test_a_graph_is_freed_before_it_is_captured_again() -> None:
+    shared = scaled()
+    freed: list[bool] = []
+
+    class Watched(Graphs):
+        def __init__(self) -> None:
+            super().__init__()
+            self.earlier: list[weakref.ref] = []
+
+        def capture(self, run, operands):
+            freed.extend(ref() is None for ref in self.earlier)
+            results, replay = super().capture(run, operands)
+            self.earlier = [weakref.ref(x) for x in results]
+            return results, replay
+
+    program = Program(shared, [1, 2], frozenset(), torch.device("cpu"), compiled=False)
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    graph = CapturedGraph(program, program, "graph", [x, y], frozenset(), Watched().capture)
+    for _ in range(2):
+        expected = (x + 1) * 2
+        (result,) = graph.run([x, y], [1, 2], {})
+        assert torch.equal(result, expected)
+        del result
+        x = torch.randn(3, 4)
+    assert freed == [True]
 
 
 def test_more_runs_than_rows_of_numbers() -> None:

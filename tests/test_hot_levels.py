@@ -603,7 +603,7 @@ def test_a_programming_error_is_reported_with_its_position() -> None:
 
 def test_compiling_without_enough_memory_for_a_trial(monkeypatch) -> None:
     """It is compiled in the background from the layouts of the inputs; the inputs themselves may be freed."""
-    monkeypatch.setattr("gt.worker.hot.level_switch.has_memory", lambda inputs: False)
+    monkeypatch.setattr("gt.worker.hot.level_switch.has_memory", lambda section, inputs: False)
     submitted = []
     real = Compiler.submit
 

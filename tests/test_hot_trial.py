@@ -8,7 +8,8 @@ import torch
 from gt.types import TensorType, bfloat16, float32
 from gt.worker.hot.compiled import CompiledProgram, strided_spec
 from gt.worker.hot.program import NotTranslatable, Program
-from gt.worker.hot.trial import alike, least_tolerance, preserved, run_trial, slower
+from gt.worker.hot.section import Section
+from gt.worker.hot.trial import alike, least_tolerance, preserved, rounding_step, run_trial, slower
 from tests.test_hot_levels import scaled, section
 
 CPU = torch.device("cpu")
@@ -99,6 +100,89 @@ def test_repeated_elements_are_kept_as_they_are() -> None:
     with preserved([row.expand(3, 4), row.as_strided((3, 2), (1, 1))]):
         row += 1
     assert row.tolist() == [0, 1, 2, 3]
+
+
+def test_no_input_is_copied_on_its_device() -> None:
+    """What a backward pass reads is most of a step's memory, so the compiled code runs on the inputs themselves."""
+    addresses: list[list[int]] = []
+
+    def call(x, y, *_):
+        addresses.append([x.data_ptr(), y.data_ptr()])
+        return right(x, y)
+
+    program = Program(scaled(), [2, 3], frozenset(), CPU, compiled=True)
+    inputs = [torch.randn(3, 4), torch.randn(3, 4)]
+    compiled = CompiledProgram(program, call, [set()], [], 0.0)
+    run_trial(scaled(), compiled, inputs, [2, 3])
+    assert addresses
+    assert all(seen == [x.data_ptr() for x in inputs] for seen in addresses)
+
+
+def test_inputs_that_were_changed_to_find_rounding_errors_get_their_values_back() -> None:
+    """Also those that the section does not write."""
+    x = torch.randn(64, 64)
+    y = -x * (1 + 2**-23)
+    t = TensorType((64, 64), float32)
+    add = section(("add", (t, t), (0, 1), (2,), False, {}), inputs=2, results=(2,))
+    before = x.clone(), y.clone()
+    program = Program(add, [], frozenset(), CPU, compiled=True)
+    compiled = CompiledProgram(program, lambda x, y, *_: [x * 0 + 0.1], [set()], [], 0.0)
+    with pytest.raises(NotTranslatable, match="a result of add"):
+        run_trial(add, compiled, [x, y], [])
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "allowed", "step"),
+    [
+        ("convolution", "cuda", True, 2**-10),
+        ("convolution", "cuda", False, 2**-23),
+        ("convolution", "cpu", True, 2**-23),
+        ("matmul", "cuda", True, 2**-23),  # torch computes products in float32, unless the program allows TF32
+    ],
+)
+def test_the_rounding_step_of_what_a_gpu_computes_with(name, device, allowed, step) -> None:
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=allowed):
+        assert rounding_step(product(name), device) == step
+
+
+def product(name: str) -> Section:
+    x, w = TensorType((2, 3, 8, 8), float32), TensorType((4, 3, 3, 3), float32)
+    if name == "matmul":
+        x = w = TensorType((8, 8), float32)
+        return section(("matmul", (x, w), (0, 1), (2,), False, {}), inputs=2, results=(2,))
+    how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "transposed": False, "output_padding": (0, 0)}
+    call = ("convolution", (x, w), (0, 1), (2,), False, {**how, "groups": 1})
+    return section(call, inputs=2, results=(2,))
+
+
+def as_tf32(x: torch.Tensor) -> torch.Tensor:
+    """Rounded to the 10 bits of fraction that a GPU's convolutions read."""
+    return ((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+
+
+@pytest.mark.parametrize(("scale", "accepted"), [(1.0, True), (20.0, False)])
+def test_a_convolution_whose_terms_cancel_may_differ_as_much_as_tf32_rounds(scale, accepted, monkeypatch) -> None:
+    """As in front of a batch norm: what remains of almost equal terms is rounding, in the compiled code as well."""
+    monkeypatch.setattr("gt.worker.hot.trial.rounding_step", lambda section, device: rounding_step(section, "cuda"))
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    x[:, 1], w[:, 1] = x[:, 0], -w[:, 0] * (1 + 2**-12)
+    w[:, 2] = 0
+    convolution = product("convolution")
+
+    def call(x, w, *_):
+        exact = torch.nn.functional.conv2d(x, w, padding=1)
+        return [exact + scale * (torch.nn.functional.conv2d(as_tf32(x), as_tf32(w), padding=1) - exact)]
+
+    program = Program(convolution, [], frozenset(), CPU, compiled=True)
+    compiled = CompiledProgram(program, call, [set()], [], 0.0)
+    if accepted:
+        run_trial(convolution, compiled, [x, w], [])
+    else:
+        with pytest.raises(NotTranslatable, match="a result of convolution"):
+            run_trial(convolution, compiled, [x, w], [])
 
 
 def test_values_are_compared_in_pieces(monkeypatch) -> None:

@@ -1,8 +1,7 @@
-"""What changes from run to run; and if something is compiled again, what changed, in words, for GT_DEBUG_COMPILE."""
+"""What changed if something is compiled again, in words, for GT_DEBUG_COMPILE."""
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from gt.worker.hot.guard import INPUT_IN_USE, NUMBERS_CHANGED, ConstantNumbers, Strides
@@ -54,24 +53,3 @@ class CompiledCalls:
         if len(self._by_ops) > MAX_REMEMBERED:
             del self._by_ops[next(iter(self._by_ops))]
         return next((f"{now}, before {then}" for now, then in zip(calls, before, strict=True) if now != then), "")
-
-
-class ChangeRecorder:
-    """Records what changes from run to run."""
-
-    def __init__(self, section: Section) -> None:
-        self._numbers: list[Any] | None = None
-        self._inputs: list[Any] = []
-        #: the numbers that have changed
-        self.varying: set[int] = set()
-        #: inputs that were other tensors in the last run than in the one before
-        self.fresh: frozenset[int] = frozenset(section.freed)
-
-    def record(self, inputs: list[Any], numbers: list[Any]) -> None:
-        before, self._numbers = self._numbers, list(numbers)
-        if before is not None and before != numbers:
-            self.varying.update(k for k, (a, b) in enumerate(zip(before, numbers, strict=True)) if a != b)
-        if self._inputs:
-            pairs = enumerate(zip(self._inputs, inputs, strict=True))
-            self.fresh = frozenset(i for i, (ref, x) in pairs if ref() is not x)
-        self._inputs = [weakref.ref(x) for x in inputs]

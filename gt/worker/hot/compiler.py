@@ -16,6 +16,7 @@ import torch
 from gt.say import topic
 from gt.worker.engines import Engine
 from gt.worker.hot.cache_folder import set_cache_folder
+from gt.worker.hot.change_recorder import Relocations
 from gt.worker.hot.changes import CompiledCalls
 from gt.worker.hot.compiled import CompiledProgram, StridedSpec, build
 from gt.worker.hot.graph import CudaGraphs
@@ -60,6 +61,7 @@ class Compiler:
         device = torch.device(engine.device)
         #: None if the device has no graphs
         self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
+        self.relocations = Relocations()
         self.debug = topic("GT_DEBUG_COMPILE")
         self._compiled_calls = CompiledCalls()
         self.notices = [] if notices is None else notices
@@ -69,10 +71,6 @@ class Compiler:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-
-    def capture(self, run: Any, operands: list[Any]) -> Any:
-        """See `CudaGraphs.capture`."""
-        return self.graphs.capture(run, operands)
 
     def submit(self, job: CompileJob, wait: bool) -> Future[CompiledProgram]:
         """Compile in the background; or, with ``wait``, in this thread before returning."""

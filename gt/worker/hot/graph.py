@@ -100,6 +100,8 @@ class CapturedGraph:
             raise NotTranslatable("an input shares memory that the section writes")
         self._addresses = [(x.data_ptr(), x.stride()) for x in inputs]
         self._copied_order = sorted(self._copied)
+        still_copied = self._outputs.copied if self._outputs is not None else set()
+        self.close()  # before the capture, which can then have the memory of the one before
         buffers = {i: _buffer(inputs[i]) for i in self._copied_order}
         operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.floats]
         call, ints = self._call, self._numbers.ints
@@ -108,7 +110,6 @@ class CapturedGraph:
         # whether a buffer has dims that a stride of 0 repeats; it holds each element once
         self._repeats = any(buffers[i].shape != x.shape for i, x in zip(self._copied_order, self._buffers, strict=True))
         self._copy_back = [k for k, i in enumerate(self._copied_order) if i in self.program.mutated]
-        still_copied = self._outputs.copied if self._outputs is not None else set()
         for index in self.program.donated:
             results[index] = None
         private = {*self._copied_order, len(inputs)}
@@ -180,7 +181,7 @@ class CapturedGraph:
             raise
 
     def close(self) -> None:
-        self._outputs, self._replay = None, lambda: None
+        self._outputs, self._buffers, self._replay = None, [], lambda: None
 
 
 def _buffer(x: Any) -> Any:

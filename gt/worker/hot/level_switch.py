@@ -8,7 +8,7 @@ in this run. The faster level is then dropped, for another layout only after a f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -17,7 +17,8 @@ import torch
 
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken
-from gt.worker.hot.changes import ChangeRecorder, describe_layout, describe_miss
+from gt.worker.hot.change_recorder import ChangeRecorder, Settling
+from gt.worker.hot.changes import describe_layout, describe_miss
 from gt.worker.hot.compiled import CompiledProgram, make_cells, strided_spec
 from gt.worker.hot.compiler import CompileJob, Compiler, error_summary
 from gt.worker.hot.donation import donations
@@ -60,6 +61,7 @@ class LevelSwitch:
         self.device = torch.device(engine.device)
         self.on_gpu = compiler.graphs is not None
         self.recorder = ChangeRecorder(section)
+        self.settling = Settling(compiler.relocations)
         #: all runs; runs since the faster level was last dropped
         self.runs = self.runs_since_drop = 0
         #: runs at the active level; rebuilds; errors; runs in a row with another layout
@@ -94,8 +96,11 @@ class LevelSwitch:
         """See `Levels.run`."""
         self.runs += 1
         self.runs_since_drop += 1
+        self.settling.begin_run()
         if self.job is not None and self.job.done():
             self._take_compiled()
+        if not isinstance(self.active, CapturedGraph) and (self.ready is not None or not (self.active or self.final)):
+            self.recorder.record(inputs, numbers)
         if self.ready is not None:
             self._activate_compiled(inputs, numbers)
         if self.active is not None:
@@ -104,14 +109,13 @@ class LevelSwitch:
             return self._run_active(self.active, inputs, numbers, store)
         if self.final:
             return None
-        self.recorder.record(inputs, numbers)
         if self.at_once:
             self._improve_at_once(inputs, numbers)
             if self.active is not None:
                 return self._run_active(self.active, inputs, numbers, store)
         elif self.runs_since_drop >= HOT_RUNS:
             self._try_graph(inputs, numbers)
-            if self.compiles and self.job is None and self.ready is None:
+            if self.compiles and self.job is None and self.ready is None and (self.graph_tried or not self.on_gpu):
                 self._submit(inputs, numbers, wait=False)
         return None
 
@@ -226,7 +230,7 @@ class LevelSwitch:
     # -- faster levels -------------------------------------------------------------------
 
     def _try_graph(self, inputs: list[Any], numbers: list[Any]) -> None:
-        if self.on_gpu and not self.graph_tried:
+        if self.on_gpu and not self.graph_tried and (self.at_once or self._inputs_settled()):
             self._capture_graph(inputs, numbers)
             self.final = not self.compiles and self.active is None
 
@@ -235,14 +239,14 @@ class LevelSwitch:
         self.graph_tried = True
         try:
             program = self._program(inputs, numbers, compiled=False)
-            if not has_memory(inputs):
+            if not has_memory(self.section, inputs):
                 raise NotTranslatable("there is not enough memory for a trial")
             cells = make_cells(program, numbers)
             # the first run loads the kernels, which a capture must not do
             with preserved([inputs[i] for i in program.mutated]), no_device_waits(self.device):
                 program(inputs, *cells)
             copied = self._copied_inputs(program)
-            self.active = CapturedGraph(program, program, "graph", inputs, copied, self.compiler.capture)
+            self.active = CapturedGraph(program, program, "graph", inputs, copied, self._capture)
             self._log("a graph of")
         except Exception as error:  # a faster level is optional; the reason is reported
             self._check_device(error)
@@ -253,10 +257,20 @@ class LevelSwitch:
         donated = donations(self.section, inputs) if self.donates else {}
         return Program(self.section, numbers, frozenset(self.recorder.varying), self.device, compiled, donated)
 
+    def _capture(self, run: Callable[..., list[Any]], operands: list[Any]) -> Any:
+        """See `CudaGraphs.capture`."""
+        self.settling.relocated()
+        return self.compiler.graphs.capture(run, operands)
+
+    def _fresh_inputs(self) -> Collection[int]:
+        return self.active.fresh if isinstance(self.active, CapturedGraph) else self.recorder.fresh
+
+    def _inputs_settled(self) -> bool:
+        return self.settling.settled(self._fresh_inputs())
+
     def _copied_inputs(self, program: Program) -> frozenset[int]:
         """The inputs that a graph copies into its buffers: those that are other tensors in each run."""
-        fresh = self.active.fresh if isinstance(self.active, CapturedGraph) else self.recorder.fresh
-        return frozenset(fresh) - program.mutated
+        return frozenset(self._fresh_inputs()) - program.mutated
 
     def _submit(self, inputs: list[Any], numbers: list[Any], wait: bool) -> None:
         """Start compiling, unless the compiler's queue is full."""
@@ -303,8 +317,8 @@ class LevelSwitch:
             return True
         begun = time.perf_counter_ns()
         try:
-            if has_memory(inputs):
-                capture = self.compiler.capture if self.device.type == "cuda" else None
+            if has_memory(self.section, inputs):
+                capture = self.compiler.graphs.capture if self.device.type == "cuda" else None
                 plain = partial(self._program, inputs, numbers, compiled=False)
                 run_trial(self.section, compiled, inputs, numbers, capture, plain, self._log)
         except NotTranslatable as error:
@@ -329,6 +343,8 @@ class LevelSwitch:
         """Use the compiled code from this run on."""
         compiled = self.ready
         assert compiled is not None
+        if self.on_gpu and not self.at_once and not self._inputs_settled():
+            return
         if [x.stride() for x in inputs] != compiled.strides or shares_written(inputs, compiled.program.mutated):
             # it was compiled for another layout
             self._drop_after_miss(LAYOUT_CHANGED, lambda: describe_layout(compiled.strides, inputs))
@@ -343,15 +359,14 @@ class LevelSwitch:
             return
         if not self.on_gpu:
             self._activate(CompiledRunner(compiled, inputs))
-        elif not compiled.has_run:  # the first run loads the kernels, which a capture must not do
+        elif not (compiled.has_run and self._inputs_settled()):  # a capture must not load the kernels
             self._activate(CompiledRunner(compiled, inputs), stays=False)
             compiled.has_run = True
         else:
             copied = self._copied_inputs(compiled.program)
             self._deactivate()  # the capture may need its memory
             try:
-                capture = self.compiler.capture
-                self._activate(CapturedGraph(compiled.program, compiled, "compiled", inputs, copied, capture))
+                self._activate(CapturedGraph(compiled.program, compiled, "compiled", inputs, copied, self._capture))
             except Exception as error:  # the compiled code runs without a graph; the reason is reported
                 self._check_device(error)
                 self.compiler.log_error(self.section, error)
@@ -360,6 +375,8 @@ class LevelSwitch:
 
     def _deactivate(self) -> None:
         if self.active is not None:
+            if isinstance(self.active, CapturedGraph):
+                self.settling.relocated()
             self.active.close()
             self.active = None
 

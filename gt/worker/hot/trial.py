@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
+from gt.ops import Signature
+from gt.ops.families import family
 from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
 from gt.worker.hot.compiler import error_summary
 from gt.worker.hot.graph import Capture
@@ -31,43 +33,42 @@ HALVES = (torch.float16, torch.bfloat16)
 MIN_TIMED_RUNS, MAX_TIMED_RUNS, TIMED_S = 3, 20, 0.02
 #: The share of the host's free memory that a trial may use.
 MAX_MEMORY_SHARE = 0.5
-#: Elements that are compared at once.
-COMPARED_AT_ONCE = 1 << 24
+#: Elements that are compared at once. Their float64 copies take about 256 MiB.
+COMPARED_AT_ONCE = 1 << 22
+#: The relative rounding step of TF32, which has 10 bits of fraction.
+TF32_STEP = 2.0**-10
+#: The families of ops whose kernels are cuDNN's on a GPU.
+CUDNN_FAMILIES = ("convolution", "recurrent")
 
 
-def has_memory(inputs: list[Any]) -> bool:
-    """Whether there is enough memory for a trial: two copies of the inputs on the host."""
-    return bool(2 * sum(x.nbytes for x in inputs) <= MAX_MEMORY_SHARE * _free_host_bytes())
+def has_memory(section: Section, inputs: list[Any]) -> bool:
+    """Whether there is enough memory for a trial: two copies of the inputs on the host, and one of the results."""
+    sizes = {k: t.nbytes for call in section.calls for k, t in zip(call.results, call.signature.outs, strict=True)}
+    needed = 2 * sum(x.nbytes for x in inputs) + sum(sizes.get(k, 0) for k in section.results)
+    return bool(needed <= MAX_MEMORY_SHARE * _free_host_bytes())
 
 
 class preserved:  # noqa: N801, a context manager
-    """Keeps copies of the inputs on the host. ``restore`` writes them back, as does the end of the block."""
+    """Keeps copies of tensors on the host. ``restore`` writes them back, as does the end of the block."""
 
-    def __init__(self, inputs: list[Any]) -> None:
-        distinct = ((x, without_repeats(x)) for x in inputs)
-        #: (its memory, a copy of it); without inputs whose elements overlap, because no op writes to them
-        self._kept = [None if memory is None else (memory, _to_host(memory)) for _, memory in distinct]
+    def __init__(self, tensors: list[Any]) -> None:
+        #: the memory of each tensor, without repeats; None if elements overlap, because no op writes to those
+        self.memories = [without_repeats(x) for x in tensors]
+        self.copies = [None if memory is None else _to_host(memory) for memory in self.memories]
+        #: the tensors that the end of the block restores; None: all
+        self.changed: list[int] | None = None
 
     def __enter__(self) -> preserved:
         return self
 
-    def restore(self) -> None:
-        for kept in self._kept:
-            if kept is not None:
-                kept[0].copy_(kept[1])
+    def restore(self, indices: Iterable[int] | None = None) -> None:
+        """Write the copies back; ``indices``: of these tensors only."""
+        for i in range(len(self.memories)) if indices is None else indices:
+            if self.memories[i] is not None:
+                self.memories[i].copy_(self.copies[i])
 
-    def __exit__(self, *_: object) -> None:
-        self.restore()
-
-
-def _copy(x: Any) -> Any:
-    """A copy with the same strides; the tensor itself if its elements overlap, because then no op writes to it."""
-    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    target = without_repeats(copy)
-    if target is None:
-        return x
-    target.copy_(without_repeats(x))
-    return copy
+    def __exit__(self, error: object, *_: object) -> None:
+        self.restore(self.changed if error is None else None)
 
 
 def _to_host(x: Any) -> Any:
@@ -92,26 +93,15 @@ def run_trial(
 ) -> None:
     """Raises NotTranslatable if the compiled code gives other values than the interpreter. Measures both.
 
-    Both write into the inputs that a step changes, which get their values back: copies of them on the device would be
-    the largest thing that a training program ever holds there. ``plain`` gives the section's own kernels: a graph of
-    them and one of the compiled code are measured too. ``log`` is called with the reason why one of them was not.
+    Both run on the inputs themselves, of which copies are kept on the host: on the device, copies would be the largest
+    thing that a training program ever holds there. ``plain`` gives the section's own kernels: a graph of them and one
+    of the compiled code are measured too. ``log`` is called with the reason why one of them was not.
     """
     cells = make_cells(compiled.program, numbers)
     written = sorted(compiled.program.mutated)
-    # the compiled code gets copies of the others: it must not write into them
-    copies = [x if i in compiled.program.mutated else _copy(x) for i, x in enumerate(inputs)]
-    with torch.no_grad(), silence_compiler(), preserved([inputs[i] for i in written]) as kept:
-        expected = [_to_host(x) for x in interpret(section, inputs, numbers)]
-        expected += [_to_host(x) if i in compiled.program.mutated else x for i, x in enumerate(inputs)]
-        kept.restore()
-        results = compiled(copies, *cells)
-        donated = {len(results) + i for i in compiled.program.donated.values()}
-        least, compared = least_tolerance(section), enumerate(zip(expected, [*results, *copies], strict=True))
-        unlike = {i: _to_host(b) for i, (a, b) in compared if i not in donated and not alike(a, b, least)}
-        if unlike:
-            kept.restore()
-            _check_noise(section, inputs, numbers, written, expected, unlike)
-        del expected, results, copies, unlike
+    with torch.no_grad(), silence_compiler(), preserved(inputs) as kept:
+        _compare(section, compiled, inputs, numbers, cells, kept)
+        kept.changed = written
         compiled.run_seconds = (
             _measure(lambda: interpret(section, inputs, numbers), inputs),
             _measure(lambda: compiled(inputs, *cells), inputs),
@@ -122,32 +112,82 @@ def run_trial(
             compiled.graph_seconds = own, fast
 
 
-def _check_noise(
-    section: Section, inputs: list[Any], numbers: list[Any], written: list[int], expected: list[Any], unlike: Any
+def _compare(
+    section: Section, compiled: CompiledProgram, inputs: list[Any], numbers: list[Any], cells: Any, kept: preserved
 ) -> None:
+    """Run both; raises NotTranslatable if the results or the inputs after the run differ by more than rounding."""
+    written, donated = compiled.program.mutated, set(compiled.program.donated.values())
+    expected = [_to_host(x) for x in interpret(section, inputs, numbers)]
+    count = len(expected)
+    expected += [
+        _to_host(x) if i in written else copy
+        for i, (x, copy) in enumerate(zip(kept.memories, kept.copies, strict=True))
+    ]
+    kept.restore(written)
+    actual = [*compiled(inputs, *cells), *kept.memories]
+    least, unlike = least_tolerance(section), {}
+    for i, (a, b) in enumerate(zip(expected, actual, strict=True)):
+        if a is None or i - count in donated:
+            continue
+        if i < count or i - count in written:
+            if not alike(a, b, least):
+                unlike[i] = _to_host(b)
+        elif not same(a, b):
+            raise _differs(section, i)
+    del actual
+    if unlike:
+        kept.restore(written)
+        _check_noise(section, inputs, numbers, expected, unlike)
+        kept.restore()
+
+
+def _check_noise(section: Section, inputs: list[Any], numbers: list[Any], expected: list[Any], unlike: Any) -> None:
     """Raises NotTranslatable, unless the values that differ are mostly rounding errors in the interpreter too.
 
     Where a gradient is almost zero, it consists of rounding errors. So the section is interpreted with inputs that
-    differ by one rounding step: if that changes a value as much as compiling does, the compiled one is as good.
+    differ by one rounding step: if that changes a value as much as compiling does, the compiled one is as good. The
+    inputs are changed.
     """
-    types = [t.dtype for call in section.calls for t in call.signature.outs if t.dtype.kind == "f"]
-    step = max((torch.finfo(getattr(torch, dtype.name)).eps for dtype in types), default=0.0)
-    signs = torch.Generator(inputs[0].device).manual_seed(0)
-    nudged = [_nudge(x if i in written else _copy(x), step, signs) for i, x in enumerate(inputs)]
-    moved = [*interpret(section, nudged, numbers), *nudged]
+    signs, step = torch.Generator(inputs[0].device).manual_seed(0), rounding_step(section, inputs[0].device.type)
+    for x in inputs:
+        _nudge(x, step, signs)
+    moved = [*interpret(section, inputs, numbers), *map(without_repeats, inputs)]
     for i, b in unlike.items():
         noise, difference = _distance(expected[i], moved[i]), _distance(expected[i], b)
         if not difference <= MAX_NOISE_RATIO * noise:
-            raise NotTranslatable(f"compiled code gives other values than the interpreter ({_describe(section, i)})")
+            raise _differs(section, i)
 
 
-def _nudge(x: Any, step: float, signs: torch.Generator) -> Any:
+def rounding_step(section: Section, device: str) -> float:
+    """The largest relative rounding step of what the section computes with.
+
+    A GPU's convolutions, and where it is allowed its products, round float32 operands to TF32.
+    """
+    signatures = [call.signature for call in section.calls]
+    types = {t.dtype.name for s in signatures for t in s.outs if t.dtype.kind == "f"}
+    steps = [torch.finfo(getattr(torch, name)).eps for name in types]
+    if device == "cuda" and any(_uses_tf32(s) for s in signatures):
+        steps.append(TF32_STEP)
+    return max(steps, default=0.0)
+
+
+def _uses_tf32(signature: Signature) -> bool:
+    if signature.op.flops is None or all(t.dtype.name != "float32" for t in signature.outs):
+        return False
+    cudnn = family(signature.op) in CUDNN_FAMILIES
+    return bool(torch.backends.cudnn.allow_tf32 if cudnn else torch.backends.cuda.matmul.allow_tf32)
+
+
+def _nudge(x: Any, step: float, signs: torch.Generator) -> None:
     """Change each number in the tensor by a rounding step, up or down."""
     memory = without_repeats(x)
     if memory is not None and memory.is_floating_point():
         up = torch.empty(memory.shape, device=x.device).uniform_(-1, 1, generator=signs)
         memory.mul_(torch.where(up > 0, 1 + step, 1 - step))
-    return x
+
+
+def _differs(section: Section, i: int) -> NotTranslatable:
+    return NotTranslatable(f"compiled code gives other values than the interpreter ({_describe(section, i)})")
 
 
 def slower(compiled: CompiledProgram, on_gpu: bool) -> str:
@@ -211,7 +251,7 @@ def alike(a: Any, b: Any, least: float = 0.0) -> bool:
     """Whether two results agree up to rounding. NaNs are equal."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    difference, scale, different = _compare(a, b)
+    difference, scale, different = _differences(a, b)
     if a.dtype in TOLERANCES:
         floor = 1e-4 * max(1, a.numel()) ** 0.5
         return bool(difference**0.5 <= max(least, TOLERANCES[a.dtype]) * (scale**0.5 + floor))
@@ -219,11 +259,16 @@ def alike(a: Any, b: Any, least: float = 0.0) -> bool:
     return bool(different <= 0.01 * a.numel() or difference**0.5 <= 0.01 * scale**0.5)
 
 
+def same(a: Any, b: Any) -> bool:
+    """Whether two tensors of one type have equal bytes."""
+    return all(torch.equal(x, y) for x, y in _pieces(*(t.reshape(-1).view(torch.uint8) for t in (a, b))))
+
+
 def _distance(a: Any, b: Any) -> float:
-    return float(_compare(a, b)[0] ** 0.5)
+    return float(_differences(a, b)[0] ** 0.5)
 
 
-def _compare(a: Any, b: Any) -> list[float]:
+def _differences(a: Any, b: Any) -> list[float]:
     """The sum of the squares of the differences, that of the squares of the first, and the number of differences."""
     return sum((_sums(x, y) for x, y in _pieces(a, b)), torch.zeros(3, dtype=torch.float64)).tolist()
 
