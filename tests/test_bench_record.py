@@ -160,6 +160,20 @@ def test_an_audit_finds_what_does_not_follow(tmp_path, capsys):
     assert "missing.json" in out
 
 
+def test_an_audit_names_what_it_cannot_read(tmp_path, capsys):
+    assert audit.main([]) == 2
+    assert "usage" in capsys.readouterr().err
+    run = record(tmp_path)
+    run.put(
+        "a", value={"verdict": {"valid": True, "reasons": [], "unchecked": []}, "timing": timing.summary([1.0, 1.0])}
+    )
+    run.finish()
+    run.data["results"]["a"]["mfu"] = {"denominator_flops_per_s": "x", "numerator_flops_per_s": 1}
+    run.path.write_text(json.dumps(run.data))
+    assert audit.main([str(run.path)]) == 1
+    assert "Error" in capsys.readouterr().out
+
+
 def failed_checks(judged):
     """As in the table of results/README.md."""
     messages = {}
