@@ -370,6 +370,15 @@ def test_hardware_that_is_not_known_is_unchecked():
         {"uuid": "GPU-1", "throttle_reasons": None, "neighbours": None, "health": HEALTHY | {"pcie_width": 8}}
     ]
     assert watch.facts()["health"] == ["GPU-1: PCIe with 8 of 16 lanes"]
+    cards = [
+        {"uuid": f"GPU-{active}", "throttle_reasons": None, "neighbours": None,
+         "health": HEALTHY | {"nvlinks": {"active": active, "all": 18}}}
+        for active in (18, 0)
+    ]  # fmt: skip
+    watch.cards = cards
+    assert watch.facts()["health"] == ["GPU-0: none of its NVLinks is up, and other cards have some"]
+    watch.cards = cards[1:]
+    assert watch.facts()["health"] == []  # alone it is one that is not connected
 
 
 def test_the_load_of_others_and_stolen_time(tmp_path):

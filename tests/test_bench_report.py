@@ -325,6 +325,21 @@ def test_parts_of_one_colour_have_another_pattern():
     assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars)
 
 
+def test_expected_bandwidths_are_those_of_the_rows(tmp_path):
+    """Neither a list that was edited, nor links between ranks that share a GPU."""
+    source = sorted((RESULTS / "h200").glob("benchmark_2gpu_*.json"))[0]
+
+    def apart(data):
+        data["config"]["ranks_per_gpu"] = 1
+        for row in data["results"]["communication"]["expected"]:
+            row["measured_gb_per_s"] = 449.0
+
+    (shared,), (edited,) = read(source), read(changed(tmp_path, source, apart))
+    bandwidths = lambda record: [row.measured for row in expectations(record) if row.unit == "GB/s"]
+    assert bandwidths(shared) == []
+    assert 1 < max(bandwidths(edited)) < 3
+
+
 def test_goals_of_one_pair_name_their_figure():
     (record,) = read(RESULTS / "h200/compilation_resnet18_forward.json")
     names = [row.what for row in expectations(record)]
