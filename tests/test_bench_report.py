@@ -306,6 +306,14 @@ def test_in_a_browser_nothing_is_wider_than_the_screen(text, tmp_path):
                 assert ink == browser.js("getComputedStyle(document.body).color") != back
 
 
+@pytest.mark.parametrize(("page", "folders"), [("h200", [".", "captured", "replay"]), ("h200/machine", ["."])])
+def test_a_kept_page_has_the_records_that_are_kept(page, folders):
+    text = (RESULTS / page / "report.html").read_text()
+    records = read(*(RESULTS / page / folder for folder in folders))
+    assert {*re.findall(r"\b[\w-]+\.json\b", text)} >= {record.path.name for record in records}
+    assert f"{len(records)} records, {sum(record.valid for record in records)} valid" in text
+
+
 @needs_plots
 def test_records_with_one_name_are_a_bar_each():
     names = dict.fromkeys(["x", pictures.unused("x", ["x"]), pictures.unused("x", ["x", "x (2)"])])
