@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     add("paths", nargs="+", type=Path, metavar="RECORD", help="records, or folders of them")
     add("--cost", nargs="+", default=[], metavar="NAME=PRICE", help="$ for an hour of one GPU, by a word of its name")
     add("--baseline", nargs="+", default=[], type=Path, metavar="RECORD", help="exit with 1 if a figure is worse")
-    add("--variation", type=float, default=VARIATION, metavar="SHARE",
+    add("--variation", type=_share, default=VARIATION, metavar="SHARE",
         help=f"what runs may differ by where fewer than three are given (default {VARIATION})")  # fmt: skip
     add("--history", action="store_true", help="every run by itself, oldest first")
     add("--all", action="store_true", help="the details too: every size, every epoch")
@@ -39,6 +39,14 @@ def parser() -> argparse.ArgumentParser:
     add("--machine", choices=reading.GROUPS, default="kind",
         help="what one machine is: all of equal hardware (kind), or each set of GPUs by UUID (card)")  # fmt: skip
     return command_line
+
+
+def _share(word: str) -> float:
+    """Not NaN: no interval is apart from one that is not a number."""
+    value = float(word)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{word}: from 0 to less than 1")
+    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

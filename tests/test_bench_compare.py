@@ -231,7 +231,7 @@ def test_gt_against_ddp_is_one_table(folder, capsys):
     ("key", "value"), [("torch", "2.11.0"), ("cuda", "13.0"), ("driver", "580.2"), ("nccl", "2.27")]
 )
 def test_other_versions_are_warned_of(key, value, folder, capsys):
-    other = record()
+    other = record(rate=990.0)
     other["environment"][key] = value
     save(folder, "bench_C_8gpu", other)
     assert f"warning: {key} differs" in compare(capsys, folder)
@@ -248,7 +248,7 @@ def test_another_commit_and_other_warm_up_are_warned_of(folder, capsys):
 
 
 def test_the_verdict_is_shown(folder, capsys):
-    other = record()
+    other = record(rate=990.0)
     other["verdict"] = verdict.judge({"cv": 0.5}, ["cv", "mfu"], "results.summary")
     save(folder, "bench_C_8gpu", other)
     out = compare(capsys, folder)
@@ -290,6 +290,11 @@ def test_a_file_that_is_no_result_is_refused_by_name_and_left_out_of_a_folder(ki
     out = compare(capsys, folder)
     assert f"left out: {path}: " in out
     assert why in out
+
+
+def test_a_copy_is_no_other_run(folder, capsys):
+    save(folder, "bench_C_8gpu", record() | {"timestamp": "2026-02-01T00:00:00Z", "ended": "2026-02-01T00:01:00Z"})
+    assert "bench_C_8gpu.json is a copy of bench_A_8gpu.json" in compare(capsys, folder, code=2)
 
 
 def test_nothing_to_compare_is_reported(tmp_path, folder, capsys):

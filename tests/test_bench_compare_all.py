@@ -72,6 +72,21 @@ def test_machines_and_runs(runs, capsys):
     assert "4 x NVIDIA B200" in out
 
 
+def test_a_copy_is_no_other_run(tmp_path, capsys):
+    """Whatever time it claims to be of: its samples are those of the first."""
+    data = json.loads(RECOVERY.read_text())
+    paths = [save(tmp_path, str(n), data, timestamp=f"2026-01-0{n}T00:00:00Z", ended=None) for n in (1, 2, 3)]
+    assert f"left out: {paths[1]}: a copy of {paths[0]}" in compare(capsys, *paths)
+    assert len(reading.gather(paths)[0]) == 1
+
+
+@pytest.mark.parametrize("share", ["nan", "-1", "1", "x"])
+def test_a_variation_that_hides_every_regression_is_refused(tmp_path, share):
+    path = save(tmp_path, "new", scaled(RECOVERY, 2.0))
+    with pytest.raises(SystemExit, match="2"):
+        program.main([str(path), "--baseline", str(RECOVERY), "--variation", share])
+
+
 def test_fewer_runs_have_the_interval_within(runs):
     (value,) = [group.values["throughput"] for group in groups(runs / "H200_0.json", runs / "H200_1.json")]
     assert not value.between

@@ -517,6 +517,12 @@ def test_a_run_from_changed_files_is_not_valid():
     assert [r["code"] for r in verdict.ended("complete", None, dirty)["reasons"]] == ["dirty_tree"]
 
 
+def test_without_a_checkout_nobody_knows_what_ran():
+    assert verdict.ended("complete", None)["unchecked"] == ["dirty_tree"]
+    assert verdict.ended("complete", None, {"commit": "a" * 40, "dirty": False})["unchecked"] == []
+    assert verdict.ended("running", None)["unchecked"] == []  # it is written when the run ends
+
+
 def test_verdicts_together():
     good, bad = verdict.judge({"cv": 0.0}, ["cv", "mfu"]), verdict.judge({"cv": 1.0}, ["cv"])
     assert verdict.together([good, good])["valid"]

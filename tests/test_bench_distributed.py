@@ -335,6 +335,12 @@ def test_elements_divide_by_the_ranks(size, ranks, wanted):
     assert formulas.message_elements(size, ranks, 4) == wanted
 
 
+def test_nothing_is_expected_of_two_ranks_on_one_gpu():
+    part = {"allreduce": {"rows": [{"busbw_gb_per_s": 360.0}]}}
+    assert expected.compared(part, "NVIDIA H200", 2, 1)
+    assert expected.compared(part, "NVIDIA H200", 2, 1, 2) == []
+
+
 def test_expected_bandwidths_stand_beside_the_measured():
     part = {"allreduce": {"rows": [{"busbw_gb_per_s": 1.0}, {"busbw_gb_per_s": 360.0}]}, "p2p": {"skipped": ""}}
     rows = expected.compared(part, "NVIDIA H200", 8, 1)

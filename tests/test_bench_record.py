@@ -160,6 +160,20 @@ def test_an_audit_finds_what_does_not_follow(tmp_path, capsys):
     assert "missing.json" in out
 
 
+def test_an_audit_names_what_it_cannot_read(tmp_path, capsys):
+    assert audit.main([]) == 2
+    assert "usage" in capsys.readouterr().err
+    run = record(tmp_path)
+    run.put(
+        "a", value={"verdict": {"valid": True, "reasons": [], "unchecked": []}, "timing": timing.summary([1.0, 1.0])}
+    )
+    run.finish()
+    run.data["results"]["a"]["mfu"] = {"denominator_flops_per_s": "x", "numerator_flops_per_s": 1}
+    run.path.write_text(json.dumps(run.data))
+    assert audit.main([str(run.path)]) == 1
+    assert "Error" in capsys.readouterr().out
+
+
 def failed_checks(judged):
     """As in the table of results/README.md."""
     messages = {}
@@ -356,6 +370,15 @@ def test_hardware_that_is_not_known_is_unchecked():
         {"uuid": "GPU-1", "throttle_reasons": None, "neighbours": None, "health": HEALTHY | {"pcie_width": 8}}
     ]
     assert watch.facts()["health"] == ["GPU-1: PCIe with 8 of 16 lanes"]
+    cards = [
+        {"uuid": f"GPU-{active}", "throttle_reasons": None, "neighbours": None,
+         "health": HEALTHY | {"nvlinks": {"active": active, "all": 18}}}
+        for active in (18, 0)
+    ]  # fmt: skip
+    watch.cards = cards
+    assert watch.facts()["health"] == ["GPU-0: none of its NVLinks is up, and other cards have some"]
+    watch.cards = cards[1:]
+    assert watch.facts()["health"] == []  # alone it is one that is not connected
 
 
 def test_the_load_of_others_and_stolen_time(tmp_path):

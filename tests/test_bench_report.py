@@ -306,6 +306,14 @@ def test_in_a_browser_nothing_is_wider_than_the_screen(text, tmp_path):
                 assert ink == browser.js("getComputedStyle(document.body).color") != back
 
 
+@pytest.mark.parametrize(("page", "folders"), [("h200", [".", "captured", "replay"]), ("h200/machine", ["."])])
+def test_a_kept_page_has_the_records_that_are_kept(page, folders):
+    text = (RESULTS / page / "report.html").read_text()
+    records = read(*(RESULTS / page / folder for folder in folders))
+    assert {*re.findall(r"\b[\w-]+\.json\b", text)} >= {record.path.name for record in records}
+    assert f"{len(records)} records, {sum(record.valid for record in records)} valid" in text
+
+
 @needs_plots
 def test_records_with_one_name_are_a_bar_each():
     names = dict.fromkeys(["x", pictures.unused("x", ["x"]), pictures.unused("x", ["x", "x (2)"])])
@@ -323,6 +331,21 @@ def test_parts_of_one_colour_have_another_pattern():
     svg.plot("parts", lambda axes: (svg.stacked(axes, rows), bars.extend(axes.patches)))
     assert len({bar.get_facecolor() for bar in bars}) == svg.COLOURS
     assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars)
+
+
+def test_expected_bandwidths_are_those_of_the_rows(tmp_path):
+    """Neither a list that was edited, nor links between ranks that share a GPU."""
+    source = sorted((RESULTS / "h200").glob("benchmark_2gpu_*.json"))[0]
+
+    def apart(data):
+        data["config"]["ranks_per_gpu"] = 1
+        for row in data["results"]["communication"]["expected"]:
+            row["measured_gb_per_s"] = 449.0
+
+    (shared,), (edited,) = read(source), read(changed(tmp_path, source, apart))
+    bandwidths = lambda record: [row.measured for row in expectations(record) if row.unit == "GB/s"]
+    assert bandwidths(shared) == []
+    assert 1 < max(bandwidths(edited)) < 3
 
 
 def test_goals_of_one_pair_name_their_figure():

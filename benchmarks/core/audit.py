@@ -12,6 +12,8 @@ from typing import Any
 
 from benchmarks.core import derived, results, tables, verdict
 
+#: errors of reading a part that has not the shape of its suite
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError)
 #: relative difference of two figures that are the same: sums in another order
 SAME = 1e-6
 #: quotient of two times that are the same, measured by two clocks; and what may pass after the last step, in seconds
@@ -121,15 +123,18 @@ def problems(record: Mapping[str, Any]) -> list[str]:
 
 
 def main(paths: Sequence[str]) -> int:
-    """1 if a file is no record, or one whose figures do not follow."""
+    """1 if a file is no record, or one whose figures do not follow; 2 without a file."""
+    if not paths:
+        print("usage: python -m benchmarks.core.audit FILE…", file=sys.stderr)
+        return 2
     failed = False
     for path in paths:
         try:
             record = results.load(path)
             wrong = problems(record)
             lines = [*tables.verdict_lines(record["verdict"]), *wrong]
-        except (OSError, ValueError) as error:
-            wrong = lines = [str(error)]
+        except (OSError, *MALFORMED) as error:
+            wrong = lines = [f"{type(error).__name__}: {error}"]
         failed |= bool(wrong)
         print(path, *(f"  {line}" for line in lines), sep="\n")
     return int(failed)

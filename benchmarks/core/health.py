@@ -103,6 +103,13 @@ def problems(health: Mapping[str, Any]) -> list[str]:
     return [message.format_map(h) for broken, message in checks if broken]
 
 
+def unlinked(healths: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """UUIDs of cards without any active NVLink beside cards that have some: alone, such a card is not connected."""
+    links = {uuid: health.get("nvlinks") or {} for uuid, health in healths.items()}
+    connected = any(each.get("active", 0) > 0 for each in links.values())
+    return [uuid for uuid, each in links.items() if connected and each.get("all", 0) > 0 and not each["active"]]
+
+
 def _less(health: Mapping[str, Any], value: str, usual: str) -> bool:
     values = health.get(value), health.get(usual)
     return None not in values and values[0] < values[1]

@@ -154,6 +154,8 @@ def facts(cards: Sequence[Mapping[str, Any]] | None, load: Mapping[str, float] |
     others = [card["neighbours"] for card in known if card["neighbours"] is not None]
     healthy = [card for card in known if card.get("health")]
     problems = [f"{card['uuid']}: {line}" for card in healthy for line in health.problems(card["health"])]
+    unlinked = health.unlinked({card["uuid"]: card["health"] for card in healthy})
+    problems += [f"{uuid}: none of its NVLinks is up, and other cards have some" for uuid in unlinked]
     return {
         "health": problems if healthy else None,
         "cpu_others": load and load["others"],

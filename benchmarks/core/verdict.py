@@ -111,7 +111,8 @@ def ended(status: str, error: str | None, git: Mapping[str, Any] | None = None) 
     if git and git["dirty"]:
         message = "the files differ from the recorded commit, so the run cannot be repeated"
         reasons.append({"code": "dirty_tree", "message": message, "where": "run"})
-    return {"valid": not reasons, "reasons": reasons, "unchecked": []}
+    # without a checkout nobody knows which files ran
+    return {"valid": not reasons, "reasons": reasons, "unchecked": [] if git or status == "running" else ["dirty_tree"]}
 
 
 def predicted(where: str) -> dict[str, Any]:

@@ -227,4 +227,5 @@ def run(world: World, plan: Plan, put: Callable[..., None], logs: Algorithms) ->
             put(name, {"skipped": "a transfer needs two ranks"})
         put("pairs", pair_matrix(world, plan, bar) if moves else {"skipped": "a pair needs two ranks"})
     put("algorithm", logs.all())
-    put("expected", expected.compared(measured, device_name(world.device), world.size, world.nodes()))
+    machine = device_name(world.device), world.size, world.nodes(), world.ranks_per_gpu()
+    put("expected", expected.compared(measured, *machine))

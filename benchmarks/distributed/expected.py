@@ -31,10 +31,13 @@ TABLE = [
 ]
 
 
-def compared(part: Mapping[str, Any], device: str, ranks: int, nodes: int) -> list[dict[str, Any]]:
-    """Expected, measured at the largest size, and their ratio; empty where nothing is known of such a machine."""
+def compared(part: Mapping[str, Any], device: str, ranks: int, nodes: int, shared: int = 1) -> list[dict[str, Any]]:
+    """Expected, measured at the largest size, and their ratio; empty where nothing is known of such a machine.
+
+    Nothing is expected of ``shared`` ranks on one GPU, between which there is no link.
+    """
     rows = []
-    for each in TABLE if nodes == 1 and ranks > 1 else ():
+    for each in TABLE if nodes == 1 and ranks > 1 and shared <= 1 else ():
         measured = part.get(each.operation, {}).get("rows")
         if re.search(each.pattern, device) and each.ranks in (None, ranks) and measured:
             value = measured[-1]["busbw_gb_per_s"]

@@ -107,11 +107,12 @@ def _ratio(record: Read, part: Mapping[str, Any], where: tuple[str, ...], valid:
 
 
 def _bandwidths(record: Read) -> Iterator[Expectation]:
-    """Older records have no list of their own; the table is the same."""
+    """From the rows of the record: its own list could be edited."""
     part = record.results.get("communication", {})
     config, world = record.config, int(record.data["world_size"])
     valid = _valid(part)
-    for row in part.get("expected") or compared(part, record.device, world, config.get("nodes", 1)):
+    shared = int(config.get("ranks_per_gpu") or 1)
+    for row in compared(part, record.device, world, config.get("nodes", 1), shared):
         expected, measured = row["expected_gb_per_s"], row["measured_gb_per_s"]
         what = f"communication / {row['operation']}: bus bandwidth"
         yield Expectation(record.name, what, CEILING, expected, measured, "GB/s", row["source"], valid)

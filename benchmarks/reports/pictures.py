@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.core import plots
+from benchmarks.core.audit import MALFORMED
 from benchmarks.core.formulas import GIB
 from benchmarks.reports import durations, page, svg
 from benchmarks.reports.figures import Figure, scale, size
-from benchmarks.reports.reading import MALFORMED, Read
+from benchmarks.reports.reading import Read
 
 #: a plot with more lines than this is a table
 MOST_LINES = 24

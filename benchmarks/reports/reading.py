@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.core import audit, results
+from benchmarks.core.audit import MALFORMED
 from benchmarks.core.formulas import GIB
 from benchmarks.core.ranks import BadInput
 from benchmarks.reports.figures import Figure, figures
@@ -19,8 +21,6 @@ from benchmarks.transformer import comparing
 GROUPS = ("kind", "card")
 #: what is checked instead of `audit.problems`, which it contains: the summary of this suite has figures of its own
 CHECKS = {comparing.SUITE: comparing.follows}
-#: errors of reading a part that has not the shape of its suite
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -117,16 +117,27 @@ def read(path: Path) -> Read:
 def gather(paths: Sequence[Path]) -> tuple[list[Read], list[str]]:
     """The records of files and folders by time, and why other files of folders are left out.
 
-    A file that is named must be a record; one that is given twice is read once.
+    A file that is named must be a record; one that is given twice is read once. So is a copy: it is no other run, and
+    copies would make the interval between runs as narrow as anyone likes.
     """
     records: dict[str, Read] = {}
+    originals: dict[str, Path] = {}
     left_out = []
     for path in paths:
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
         for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+            if (real := os.path.realpath(file)) in records:
+                continue
             try:
-                records.setdefault(os.path.realpath(file), read(file))
+                record = read(file)
+                original = originals.setdefault(
+                    json.dumps([record.config, record.results]) if record.results else real, file
+                )
+                if original == file:
+                    records[real] = record
+                else:
+                    left_out.append(f"{file}: a copy of {original}, with the same samples")
             except ValueError as error:
                 if not path.is_dir():
                     raise BadInput(str(error)) from error

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.core import health, plots
+from benchmarks.core.audit import MALFORMED
 from benchmarks.core.formulas import GIB
-from benchmarks.reports import durations, page, pictures, reading, svg, works
+from benchmarks.reports import durations, page, pictures, svg, works
 from benchmarks.reports.expected import CEILING, GOALS, Expectation, expectations
 from benchmarks.reports.figures import interval_text, number, text
 from benchmarks.reports.reading import Read, machine_name
@@ -40,7 +41,7 @@ def _sound(draw: Callable[[], Iterator[page.Mark]]) -> list[page.Mark]:
     """What a section holds; a record whose part has not the shape of its suite costs this section only."""
     try:
         return list(draw())
-    except reading.MALFORMED as error:
+    except MALFORMED as error:
         return [page.paragraph(f"Not shown: a part of a record is not as expected ({type(error).__name__}: {error}).")]
 
 
@@ -128,7 +129,7 @@ def _expected(records: Sequence[Read]) -> Iterator[page.Mark]:
 def _expectations(record: Read) -> list[Expectation]:
     try:
         return expectations(record)
-    except reading.MALFORMED:  # the verdict names the part that is not as expected
+    except MALFORMED:  # the verdict names the part that is not as expected
         return []
 
 
@@ -151,7 +152,7 @@ def _time(records: Sequence[Read]) -> Iterator[page.Mark]:
             rows = [
                 [_run(record), name, f"{s:,.3g} s"] for record in own for name, s in durations.parts(record).items()
             ]
-        except reading.MALFORMED:
+        except MALFORMED:
             continue
         table = page.table(["run", "part", "took"], rows, (0, 1))
         yield page.section(suite, page.plots(drawn), page.folded("seconds", table), level=3) if rows else page.Mark("")

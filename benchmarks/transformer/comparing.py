@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -146,11 +147,19 @@ def _repeated(results: list[Result]) -> list[Result]:
 
 
 def _named(results: list[Result]) -> list[Result]:
-    """Refuse duplicates: a file named twice, or two files of one name from two folders, would be the same row twice."""
+    """Refuse duplicates: a file named twice, or two files of one name from two folders, would be the same row twice.
+
+    A copy under another name is no other run, and would narrow the interval between runs.
+    """
     names = [result.name for result in results]
     double = next((name for name in names if names.count(name) > 1), None)
     if double:
         raise BadInput(f"{double}.json is given twice: give each result once, under a name of its own")
+    originals: dict[str, str] = {}
+    for result in results:
+        original = originals.setdefault(json.dumps([result.data["config"], result.data["results"]]), result.name)
+        if original != result.name:
+            raise BadInput(f"{result.name}.json is a copy of {original}.json, with the same samples: give one of them")
     return results
 
 
