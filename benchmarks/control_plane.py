@@ -30,7 +30,7 @@ import torch
 import gt
 from benchmarks import bare
 from benchmarks.core.rows import Row
-from benchmarks.hot import null, programs, replay
+from benchmarks.hot import client_time, null, programs, replay
 from gt.client.grad import repeated_pass
 from gt.client.stream import connect
 from gt.version import VERSION
@@ -354,6 +354,7 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "dispatcher": dispatcher_alone,
     "replay": repetitions,
     "backward": backward_passes,
+    "models": client_time.rows,
     "start": starting,
 }
 

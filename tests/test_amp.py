@@ -235,3 +235,26 @@ def test_a_checkpoint_runs_again_with_its_own_autocast(inside):
         second.zero_grad()
     for plain, again in zip(*grads, strict=True):
         np.testing.assert_array_equal(plain, again)
+
+
+def test_casts_belong_to_the_line_of_their_op():
+    with Cluster().client() as session:
+        x, w, b = gt.ones(2, 3), gt.nn.Parameter(gt.ones(4, 3)), gt.nn.Parameter(gt.ones(4))
+        session.outbox.flush()
+        with gt.autocast(dtype=gt.bfloat16):
+            gt.nn.functional.linear(x, w, b)
+        words, sites, i = session.outbox.words, [], 0
+        while words[i] >= 0:
+            sites.append(words[i + 1])
+            i += session.signatures.by_code[words[i]].width
+        assert len(sites) == 4
+        assert set(sites) == {sites[0]}
+        assert sites[0]
+
+
+def test_the_widest_dtype_is_that_of_all_operands():
+    """bfloat16 and float16 together give float32, in any order."""
+    with Cluster().client(), gt.autocast(dtype=gt.bfloat16):
+        a, b = gt.ones(2).half(), gt.ones(2).bfloat16()
+        assert gt.cat([a, b]).dtype is gt.cat([b, a]).dtype is gt.float32
+        assert gt.cat([a, a.double()]).dtype is gt.float64

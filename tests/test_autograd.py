@@ -840,3 +840,28 @@ def test_the_gradient_at_the_root_is_not_added_to(lib: Any) -> None:
     b, g = lib.tensor([2.0]).requires_grad_(), lib.tensor([3.0]).requires_grad_()
     (once,) = lib.autograd.grad(b * b, b, g, create_graph=True)
     assert lib.autograd.grad(once.sum(), g)[0].tolist() == [4.0]
+
+
+def test_equal_calls_share_what_the_tape_keeps():
+    with Cluster().client():
+        a, b = gt.ones(3).requires_grad_(), gt.ones(3)
+        both, again, left = a * (a + 1), a * (a + 1), a * b
+        assert both._node.plan is again._node.plan
+        assert left._node.plan is not both._node.plan
+        assert [len(y._node.saved) for y in (both, left)] == [2, 1]
+        assert left._node.plan is not (b * a)._node.plan
+
+
+def test_a_write_through_a_view_changes_the_plan_of_its_node_alone():
+    with Cluster().client():
+        x, other = (gt.ones(3).requires_grad_().clone() for _ in range(2))
+        x[0] = 2.0
+        assert x._node.plan.frees
+        y = gt.ones(3).requires_grad_().clone()
+        y[0] = 2.0
+        assert x._node.plan is y._node.plan
+        x.sum().backward()
+        with pytest.raises(gt.GradError, match="second time"):
+            x.sum().backward()
+        for _ in range(2):
+            other.sum().backward()

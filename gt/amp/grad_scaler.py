@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.grad.backward import no_grad
-from gt.client.tensor.emit import call_into_many
+from gt.client.tensor.multi_tensor import call_into_many
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
 from gt.missing import absent
@@ -83,7 +83,7 @@ class GradScaler:
         nonfinite = self._nonfinite[id(optimizer)] = tensor(0.0)
         for start in range(0, len(grads), MAX_GRADIENTS):
             batch = without_views(grads[start : start + MAX_GRADIENTS])
-            call_into_many(UNSCALE, (*batch, nonfinite), (1.0 / self._scale,))
+            call_into_many(UNSCALE, (*batch, nonfinite), (), (1.0 / self._scale,))
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale the gradients, and step the optimizer if all of them are finite."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.tensor.arguments import normalize_dim, refuse, require_tensor
-from gt.client.tensor.emit import call, call_into
+from gt.client.tensor.emit import call, call_into, unary
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import draw, pointwise, views
@@ -24,13 +24,13 @@ Function = Callable[..., Tensor]
 ALPHA, SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 HARDTANH, LEAKY_RELU, ELU, THRESHOLD = OPS["hardtanh"], OPS["leaky_relu"], OPS["elu"], OPS["threshold"]
-PRELU, GLU, COPY = OPS["prelu"], OPS["glu"], OPS["copy"]
+PRELU, GLU, COPY, GELU = OPS["prelu"], OPS["glu"], OPS["copy"], OPS["gelu"]
 
 
 def _apply(op: Op, x: Any, inplace: bool = False, **attrs: Any) -> Tensor:
-    x = require_tensor(op.name, x)
+    x = x if isinstance(x, Tensor) else require_tensor(op.name, x)
     pairs = tuple(attrs.items())
-    return call_into(op, x, (), pairs) if inplace else call(op, (x,), pairs)
+    return call_into(op, x, (), pairs) if inplace else unary(op, x, pairs)
 
 
 # -- without options -----------------------------------------------------------------------
@@ -72,7 +72,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """Each element times the normal distribution function of it; ``approximate="tanh"`` is faster."""
-    return _apply(OPS["gelu"], input, approximate=approximate)
+    return _apply(GELU, input, approximate=approximate)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:

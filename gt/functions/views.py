@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -214,7 +215,7 @@ def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """The dims in another order."""
     arguments = sizes(order if dims is None else (dims,), "permute")
     ndim = input._type.ndim
-    return view_of(input, PERMUTE, (("dims", tuple(normalize_dim(d, ndim) for d in arguments)),))
+    return view_of(input, PERMUTE, (("dims", tuple([normalize_dim(d, ndim) for d in arguments])),))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -276,13 +277,14 @@ moveaxis = movedim
 # -- parts ---------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def _items(shape: Shape, dim: int, item: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
     """The attribute ``items`` of a `slice` that applies ``item`` to one dim: ("i",), or ("s", length, step)."""
     return tuple(item if d == dim else ("s", n, 1) for d, n in enumerate(shape))
 
 
 def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
-    return tuple(start if d == dim else 0 for d in range(ndim))
+    return tuple([start if d == dim else 0 for d in range(ndim)])
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
@@ -357,7 +359,9 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     count = input._type.shape[dim]
     if input._node is not None and tape.mode.enabled and 1 < count <= MAX_JOINED:
         # their gradients are joined: that of each slice alone would be as large as the whole tensor
-        return tuple(squeeze(part, dim) for part in _parts(input, (1,) * count, dim))
+        shape = input._type.shape
+        rest = (*shape[:dim], *shape[dim + 1 :])
+        return tuple([_view_in_shape(part, rest) for part in _parts(input, (1,) * count, dim)])
     return tuple(select(input, dim, i) for i in range(count))
 
 

@@ -31,9 +31,13 @@ F = TypeVar("F", bound=Function)
 Ints = tuple[int, ...]
 Factors = tuple[float | None, ...]
 
+CONVOLUTION = OPS["convolution"]
+
 
 def _per_dim(name: str, values: Any, rank: int) -> Ints:
     """One int per dim; a single int stands for all dims."""
+    if type(values) is tuple and len(values) == rank and [type(v) for v in values] == [int] * rank:
+        return values
     numbers = tuple(values) if isinstance(values, tuple | list) else (values,)
     numbers = numbers * rank if len(numbers) == 1 else numbers
     if len(numbers) != rank or any(type(v) is not int for v in numbers):
@@ -59,13 +63,10 @@ def _convolve(name: str, rank: int, input: Tensor, weight: Tensor, bias: Any, gr
     if x._type.dtype.kind == "c" and all(t._type.dtype is x._type.dtype for t in (weight, bias) if t is not None):
         return _complex_convolve(name, rank, x, weight, bias, groups=groups, **attrs)
     unbatched = x._type.ndim == rank + 1
-    operands = (
-        views.unsqueeze(x, 0) if unbatched else x,
-        require_tensor(name, weight),
-        *([] if bias is None else [bias]),
-    )
+    batch, kernel = views.unsqueeze(x, 0) if unbatched else x, require_tensor(name, weight)
+    operands = (batch, kernel) if bias is None else (batch, kernel, bias)
     try:
-        output = call(OPS["convolution"], operands, (*attrs.items(), ("groups", groups)))
+        output = call(CONVOLUTION, operands, (*attrs.items(), ("groups", groups)))
     except (ShapeError, DTypeError) as problem:
         reason = str(problem).split("): ", 1)[-1]
         raise refuse(type(problem), reason, name, x, *operands[1:], **attrs, groups=groups) from None

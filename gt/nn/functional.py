@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.client.tensor import random_state
 from gt.client.tensor.arguments import refuse, require_tensor
-from gt.client.tensor.emit import call, call_into, call_many
+from gt.client.tensor.emit import call, call_into, call_many, detached
 from gt.client.tensor.foreign import report_non_tensors
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
@@ -47,6 +47,8 @@ __all__ += _losses.__all__
 __all__ += _spatial.__all__
 absent("nn.functional")
 
+LINEAR, LAYER_NORM, BATCH_NORM = OPS["linear"], OPS["layer_norm"], OPS["batch_norm_tracked"]
+ATTENTION, COPY = OPS["attention"], OPS["copy"]
 #: The default eps of rms_norm, by dtype.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-23, "float16": 2.0**-23}
 
@@ -57,7 +59,7 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-23, "floa
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias. See `torch.nn.functional.linear`."""
     x = input if isinstance(input, Tensor) else require_tensor("linear", input)
-    return call(OPS["linear"], (x, weight) if bias is None else (x, weight, bias))
+    return call(LINEAR, (x, weight) if bias is None else (x, weight, bias))
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -148,7 +150,7 @@ def _alpha_drop(x: Tensor, p: float, training: bool, inplace: bool, batch: int) 
 
 
 def _affine_operands(weight: Tensor | None, bias: Tensor | None) -> tuple[tuple[Tensor, ...], dict[str, bool]]:
-    tensors = tuple(t for t in (weight, bias) if t is not None)
+    tensors = tuple([t for t in (weight, bias) if t is not None])
     return tensors, {"weight": weight is not None, "bias": bias is not None}
 
 
@@ -160,9 +162,11 @@ def layer_norm(
     eps: float = 1e-05,
 ) -> Tensor:
     """Normalise the last dims to mean 0 and variance 1. See `torch.nn.functional.layer_norm`."""
-    affine, flags = _affine_operands(weight, bias)
-    attrs = (("normalized_shape", tuple(normalized_shape)), *flags.items(), ("eps", eps))
-    return call_many(OPS["layer_norm"], (require_tensor("layer_norm", input), *affine), attrs)[0]
+    x = input if isinstance(input, Tensor) else require_tensor("layer_norm", input)
+    has_weight, has_bias = weight is not None, bias is not None
+    attrs = (("normalized_shape", tuple(normalized_shape)), ("weight", has_weight), ("bias", has_bias), ("eps", eps))
+    affine = (weight, bias) if has_weight and has_bias else _affine_operands(weight, bias)[0]
+    return call_many(LAYER_NORM, (x, *affine), attrs)[0]
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -198,7 +202,7 @@ def batch_norm(
     """
     x = require_tensor("batch_norm", input)
     affine, flags = _affine_operands(weight, bias)
-    running = [] if running_mean is None or running_var is None else [running_mean, running_var]
+    running = () if running_mean is None or running_var is None else (running_mean, running_var)
     if x._type.ndim < 2 and not x._type.numel:  # empty, without a dim of channels
         return pointwise.clone(x)
     if not training:
@@ -208,9 +212,9 @@ def batch_norm(
     attrs = (*flags.items(), ("eps", eps))
     if not running:
         return call_many(OPS["batch_norm"], (x, *affine), attrs)[0]
-    results = call_many(OPS["batch_norm_tracked"], (x, float(momentum), *running, *affine), attrs)
+    results = call_many(BATCH_NORM, (x, float(momentum), *running, *affine), attrs)
     for old, new in zip(running, results[3:], strict=True):
-        call_into(OPS["copy"], old, (new.detach(),))
+        call_into(COPY, old, (detached(new),))
     return results[0]
 
 
@@ -286,19 +290,20 @@ def scaled_dot_product_attention(
     See `torch.nn.functional.scaled_dot_product_attention`.
     """
     name = "scaled_dot_product_attention"
-    q, k, v = (require_tensor(name, x) for x in (query, key, value))
+    q, k, v = [x if isinstance(x, Tensor) else require_tensor(name, x) for x in (query, key, value)]
     if is_causal and attn_mask is not None:
         raise refuse(ShapeError, "give either attn_mask or is_causal", name, q, k, v, attn_mask)
-    if min(x._type.ndim for x in (q, k, v)) < 2:
+    if min(q._type.ndim, k._type.ndim, v._type.ndim) < 2:
         raise refuse(ShapeError, "needs at least two dims: positions and features", name, q, k, v)
     if enable_gqa:
         k, v = _repeat_heads(name, q, k), _repeat_heads(name, q, v)
-    q, k, v = _broadcast_batches(name, q, k, v)
+    if not q._type.shape[:-2] == k._type.shape[:-2] == v._type.shape[:-2]:
+        q, k, v = _broadcast_batches(name, q, k, v)
     scale = 1 / sqrt(max(q._type.shape[-1], 1)) if scale is None else float(scale)
     if dropout_p or (attn_mask is not None and attn_mask._node is not None):
         return _plain_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
     operands = (q, k, v) if attn_mask is None else (q, k, v, attn_mask)
-    return call_many(OPS["attention"], operands, (("is_causal", is_causal), ("scale", scale)))[0]
+    return call_many(ATTENTION, operands, (("is_causal", is_causal), ("scale", scale)))[0]
 
 
 def _repeat_heads(name: str, q: Tensor, x: Tensor) -> Tensor:

@@ -92,8 +92,9 @@ class Module:
     def __getattr__(self, name: str) -> Any:
         attributes = self.__dict__
         for kind in KINDS:
-            if kind in attributes and name in attributes[kind]:
-                return attributes[kind][name]
+            members = attributes.get(kind)
+            if members is not None and name in members:
+                return members[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name: str) -> None:

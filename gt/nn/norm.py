@@ -57,7 +57,12 @@ class LayerNorm(Module):
         _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        parameters = self.__dict__["_parameters"]
+        try:
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # one of them is computed, for example by `gt.nn.utils.parametrize`
+            weight, bias = self.weight, self.bias
+        return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
     def extra_repr(self) -> str:
         affine = f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
@@ -177,24 +182,34 @@ class _BatchStatistics(Module):
 class _BatchNorm(_BatchStatistics):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        factor = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
-            with no_grad():
-                self.num_batches_tracked.add_(1)
-            if self.momentum is None:  # the mean of all batches so far: their number must be read
-                factor = 1.0 / self.num_batches_tracked.item()
-        use_batch = self.training or (self.running_mean is None and self.running_var is None)
-        track = not self.training or self.track_running_stats
-        return F.batch_norm(
-            input,
-            self.running_mean if track else None,
-            self.running_var if track else None,
-            self.weight,
-            self.bias,
-            use_batch,
-            factor,
-            self.eps,
-        )
+        training, momentum, track = self.training, self.momentum, self.track_running_stats
+        mean, var, count = self._statistics()
+        factor = 0.0 if momentum is None else momentum
+        if training and track and count is not None:
+            if count._node is None:
+                count.add_(1)
+            else:
+                with no_grad():
+                    count.add_(1)
+            if momentum is None:  # the mean of all batches so far: their number must be read
+                factor = 1.0 / count.item()
+        use_batch = training or (mean is None and var is None)
+        if training and not track:
+            mean = var = None
+        parameters = self.__dict__["_parameters"]
+        try:
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # one of them is computed, for example by `gt.nn.utils.parametrize`
+            weight, bias = self.weight, self.bias
+        return F.batch_norm(input, mean, var, weight, bias, use_batch, factor, self.eps)
+
+    def _statistics(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The running mean and variance, and the number of batches."""
+        buffers = self.__dict__["_buffers"]
+        try:
+            return buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+        except KeyError:  # one of them is an attribute of another kind
+            return self.running_mean, self.running_var, self.num_batches_tracked
 
 
 class BatchNorm1d(_BatchNorm):

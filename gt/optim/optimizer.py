@@ -15,7 +15,7 @@ from gt.client.grad.handles import RemovableHandle, in_list
 from gt.client.grad.leaves import clear_grad
 from gt.client.stream import recorder
 from gt.client.tensor import rebalancing
-from gt.client.tensor.emit import call_into_many
+from gt.client.tensor.multi_tensor import call_into_many
 from gt.client.tensor.tape import mode
 from gt.client.tensor.tensor import Cell, Tensor
 from gt.functions.creation import as_tensor, zeros_like
@@ -101,9 +101,14 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of all parameters, or set them to zeros."""
+        drop = set_to_none and recorder.active is None
         for group in self.param_groups:
             for p in group["params"]:
-                if p._grad is not None:
+                if p._grad is None:
+                    continue
+                if drop:
+                    p._grad = None
+                else:
                     clear_grad(p, set_to_none)
 
     # -- a step ----------------------------------------------------------------------------
@@ -218,8 +223,8 @@ class Optimizer:
                 recorder.active.step_numbers += len(numbers)
             batch = params[start : start + limit]
             targets = (*batch, *[self.state[p][name] for name in names for p in batch])
-            operands = (*[p._grad for p in batch], *map(float, numbers))
-            call_into_many(op, targets, operands, (("n", len(batch)), *flags))
+            grads: Any = tuple([p._grad for p in batch])
+            call_into_many(op, targets, grads, tuple(map(float, numbers)), (("n", len(batch)), *flags))
 
     # -- state -----------------------------------------------------------------------------
 

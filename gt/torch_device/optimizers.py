@@ -14,7 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gt.client.stream.connect import connected
 from gt.client.tensor.arguments import cast
-from gt.client.tensor.emit import call_into, call_into_many
+from gt.client.tensor.emit import call_into
+from gt.client.tensor.multi_tensor import call_into_many
 from gt.functions import pointwise
 from gt.ops import OPS, Attrs
 from gt.torch_device.backend import Kernel, is_on_device
@@ -90,7 +91,7 @@ def _adam(decoupled: bool) -> Kernel:
             targets = tuple([column[k] for column in columns for k in ks])
             numbers = (float(lr), beta1, beta2, eps, weight_decay, count)
             attrs = (("n", len(ks)), *flags)
-            call_into_many(ADAM_STEP, targets, (*[gradients[k] for k in ks], *numbers), attrs)
+            call_into_many(ADAM_STEP, targets, tuple([gradients[k] for k in ks]), numbers, attrs)
 
     return kernel
 
@@ -107,7 +108,7 @@ def _fused_sgd_(
     # In the first step the buffer becomes the gradient: it is empty, which means zeros, and there is no dampening.
     numbers = (float(lr), weight_decay, momentum, 0.0 if is_first_step else dampening)
     flags = (("momentum", bool(momentum)), ("nesterov", nesterov), ("maximize", maximize))
-    call_into_many(SGD_STEP, targets, (*gradients, *numbers), (("n", len(params)), *flags))
+    call_into_many(SGD_STEP, targets, tuple(gradients), numbers, (("n", len(params)), *flags))
 
 
 def _count(step: torch.Tensor) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gt.client.stream import configuration
+from gt.client.stream import configuration, recorder
 from gt.client.tensor.emit import current
 from gt.client.tensor.relocation import place_by
 from gt.client.tensor.tape import LeafNode, Node
@@ -53,9 +53,11 @@ def detach_(x: Tensor) -> Tensor:
 
 def clear_grad(p: Tensor, set_to_none: bool) -> None:
     """Remove the gradient of a parameter, or write zeros into it."""
-    grad = p.grad
+    if recorder.active is not None:
+        recorder.active.note_grad(p)
+    grad = p._grad
     if grad is None or set_to_none:
-        p.grad = None
+        p._grad = None
     else:
         if grad.requires_grad:
             detach_(grad)

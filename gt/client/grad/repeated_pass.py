@@ -42,6 +42,7 @@ class KeptPass:
         self._form = form
         self._constants = [value for _, _, value in form.constants]
         self._steps = [_step(node) for node in form.nodes]
+        self._expected = [_expected(node) for node in form.nodes]
 
     def bind(self, edge: Edge, g: Tensor) -> tuple[list[Any], list[int], list[Tensor]] | None:
         """The nodes of a tape that equals the kept one, the ids of what they saved, and the leaves; None otherwise."""
@@ -51,18 +52,32 @@ class KeptPass:
         nodes[0], last = edge[0], edge[0].number + 1
         ids: list[int] = []
         leaves: list[Tensor] = []
-        kind: Any
-        for k, form in enumerate(self._form.nodes):
-            node, kind = nodes[k], form.kind
+        for node, (plan, values, same, edges, form) in zip(nodes, self._expected, strict=True):
             # descending numbers: so the pass would take the nodes in this order too
-            if type(node) is not kind or node.number >= last or node.hooks:
+            if node is None or node.number >= last or node.hooks:
                 return None
             last = node.number
-            if kind is LeafNode:
-                if not _bind_leaf(node, form, ids, leaves, g._cell.session):
+            if plan is None:
+                if type(node) is not LeafNode or not _bind_leaf(node, form, ids, leaves, g._cell.session):
                     return None
-            elif not (_bind_values(node, form, ids) and _bind_edges(node, form, nodes)):
+                continue
+            # equal plans: equal ops, attributes and types, and edges and values in the same places
+            if type(node) is not Node or node.plan is not plan or node.signal or node.saved is None:
                 return None
+            for x, y in zip(node.saved, values, strict=True):
+                if y is SAVED:
+                    if type(x) is not SavedTensor or x.versioned.version != x.version:
+                        return None
+                    ids.append(x.cell.id)
+                elif not _is_equal_number(x, y):
+                    return None
+            if same and any(ids[a] != ids[b] for a, b in same):
+                return None
+            for k, place, index in edges:
+                source: Any = node.edges[k]
+                before, nodes[place] = nodes[place], source[0]
+                if source[1] != index or (before is not None and before is not source[0]):
+                    return None
         return None if _depend_on_writes(nodes, leaves) else (nodes, ids, leaves)
 
     @deferred
@@ -74,31 +89,30 @@ class KeptPass:
         values = [sites.here(), root, *self._constants, *ids]
         first, done, leaf = len(values), 0, iter(leaves)
         freed: set[int] = set()
-        form: Any
         try:
-            for node, form, (created, length, pick, pick_freed) in zip(
-                nodes, self._form.nodes, self._steps, strict=True
-            ):
-                tensor = next(leaf) if form.kind is LeafNode else None
-                is_write = tensor is not None and form.result < 0
+            for node, step in zip(nodes, self._steps, strict=True):
+                created, length, pick, only_freed, pick_freed, result, frees, form = step
+                tensor = None if result is None else next(leaf)
+                is_write = tensor is not None and result < 0
                 if freed_late or is_write:
                     outbox.free()
                 if is_write:
                     tensor._grad._cell.version += 1  # type: ignore[union-attr]
                 if len(words) + length >= outbox.limit:
                     _emit_singly(form, outbox, values, freed)
-                else:
+                elif pick is not None:
                     for _ in range(created):
                         id = next_id()
                         values += (id, -id)
-                    if pick is not None:
-                        extend(pick(values))
+                    extend(pick(values))
                 done += 1
-                if tensor is None:
-                    node.saved = None if form.plan.frees else node.saved
-                elif form.result >= 0:
-                    tensor._grad = fresh(values[first + 2 * form.result], session, form.leaf_type)
-                if pick_freed is not None:
+                if frees:
+                    node.saved = None
+                elif tensor is not None and not is_write:
+                    tensor._grad = fresh(values[first + 2 * result], session, form.leaf_type)
+                if only_freed and words:
+                    extend((values[only_freed],))
+                elif pick_freed is not None:
                     _free(outbox, pick_freed(values))
         except BaseException:
             for place, (_, end) in zip(range(first, len(values), 2), self._form.lifetimes, strict=False):
@@ -128,10 +142,25 @@ def _free(outbox: Outbox, words: Any) -> None:
         outbox.freed_between += [-word for word in words]
 
 
-def _step(form: Any) -> tuple[int, int, Any, Any]:
-    """How a node is emitted: tensors it creates, its words, how they are picked, and those that free gradients."""
+def _step(form: Any) -> tuple[int, int, Any, int, Any, Any, bool, Any]:
+    """How a node is emitted: tensors it creates, its words, how they are picked; the same for words that free gradients
+    (the place of the only one, or 0); of a leaf, which tensor becomes its gradient; whether it frees what it has saved;
+    and its form."""
     words = [place for _, words, freed in form.instructions for place in (*words, *freed)]
-    return sum(created for created, *_ in form.instructions), len(words), _pick(tuple(words)), _pick(form.freed)
+    is_leaf = form.kind is LeafNode
+    result, frees = (form.result, False) if is_leaf else (None, form.plan.frees)
+    created = sum(created for created, *_ in form.instructions)
+    only_freed = form.freed[0] if len(form.freed) == 1 else 0
+    return created, len(words), _pick(tuple(words)), only_freed, _pick(form.freed), result, frees, form
+
+
+def _expected(form: Any) -> tuple[Any, tuple[Any, ...], Any, list[tuple[int, int, int]], Any]:
+    """What a node of an equal tape is compared with: the plan (None: it is a leaf), its values, which of them are the
+    same tensor, (edge, place of the node it leads to, which of its results); and the form."""
+    if form.kind is LeafNode:
+        return None, (), (), [], form
+    edges = [(k, *edge) for k, edge in enumerate(form.edges) if edge is not None and edge[0] >= 0]
+    return form.plan, form.values, form.same, edges, form
 
 
 def _pick(words: tuple[int, ...]) -> Any:
@@ -172,37 +201,10 @@ def _depend_on_writes(nodes: list[Any], leaves: list[Tensor]) -> bool:
     return any(type(x) is SavedTensor and id(x.versioned) in written for x in saved)
 
 
-def _bind_values(node: Node, form: Any, ids: list[int]) -> bool:
-    saved = node.saved
-    if saved is None or node.plan is not form.plan or node.signal:
-        return False
-    for x, y in zip(saved, form.values, strict=True):
-        if y is SAVED:
-            if type(x) is not SavedTensor or x.versioned.version != x.version:
-                return False
-            ids.append(x.cell.id)
-        elif type(y) is Unused:
-            if type(x) is not y.type:
-                return False
-        elif x is not y and (type(x) is not type(y) or repr(x) != repr(y)):
-            return False
-    return not form.same or all(ids[a] == ids[b] for a, b in form.same)
-
-
-def _bind_edges(node: Node, form: Any, nodes: list[Any]) -> bool:
-    for edge, expected in zip(node.edges, form.edges, strict=True):
-        if edge is None or expected is None:
-            if edge is not expected:
-                return False
-        elif expected[0] >= 0:
-            place, index = expected
-            if edge[1] != index:
-                return False
-            if nodes[place] is None:
-                nodes[place] = edge[0]
-            elif nodes[place] is not edge[0]:
-                return False
-    return True
+def _is_equal_number(x: Any, y: Any) -> bool:
+    if type(y) is Unused:
+        return type(x) is y.type
+    return x is y or (type(x) is type(y) and repr(x) == repr(y))
 
 
 # -- where a program calls backward ------------------------------------------------------

@@ -248,7 +248,7 @@ def sizes(args: tuple[Any, ...], name: str) -> Shape:
     """The sizes in ``zeros(2, 3)`` or ``zeros((2, 3))``."""
     if len(args) == 1 and type(args[0]) is not int and _is_sequence(args[0]):
         args = tuple(args[0])
-    return tuple(n if type(n) is int else to_int(n, f"{name}(): sizes are ints") for n in args)
+    return tuple([n if type(n) is int else to_int(n, f"{name}(): sizes are ints") for n in args])
 
 
 def _is_sequence(x: Any) -> bool:

@@ -238,20 +238,6 @@ def _as_it_was(target: Tensor) -> Tensor:
     return result
 
 
-@deferred
-def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], attrs: Attrs = ()) -> None:
-    """`call_into` for several targets at once, without a gradient: an optimizer step."""
-    session, coded, words, _ = _coded(op, (*targets, *rest), attrs, into=True)
-    outbox = session.outbox
-    outbox.free()
-    outbox.extend((coded[0], sites.here(), *words[: len(targets)], *words))
-    for target in targets:
-        assert target._view is None, "a view is written through its base"
-        target._cell.version += 1
-    if len(outbox.words) >= outbox.limit:
-        outbox.full()
-
-
 def create(op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session) -> Tensor:
     """Emit an op without tensor operands."""
     coded = coded_call(session, op, attrs, tuple(NUMBER_OF[type(x)] for x in operands), False)
@@ -315,7 +301,7 @@ def coded_call(session: Session, op: Op, attrs: Attrs, types: tuple[OperandType,
 
 def view_of(x: Tensor, op: Op, attrs: Attrs, scalars: tuple[int, ...] = ()) -> Tensor:
     """A view of x, one step away from it."""
-    result = call(op, (x, *scalars), attrs)
+    result = call(op, (x, *scalars), attrs) if scalars else unary(op, x, attrs)
     make_view(result, x, (op, attrs, scalars))
     return result
 

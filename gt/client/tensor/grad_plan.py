@@ -17,12 +17,23 @@ if TYPE_CHECKING:
 class GradPlan:
     """The part of a node that all calls of a signature share. Compared by identity."""
 
-    __slots__ = ("_twin", "attrs", "frees", "needs", "op", "operands", "out_types", "results", "saved", "tracked")
+    __slots__ = (
+        "_twin",
+        "attrs",
+        "frees",
+        "op",
+        "operands",
+        "out_types",
+        "results",
+        "saved",
+        "tracked",
+        "without_rule",
+    )
 
     def __init__(self, op: Op, attrs: Attrs, out_types: tuple[TensorType, ...]) -> None:
         self.op, self.attrs, self.out_types = op, attrs, out_types
-        #: for each operand: does a gradient go there?
-        self.needs: tuple[bool, ...] = ()
+        #: the operands to which no gradient goes although they are on the tape
+        self.without_rule: tuple[int, ...] = ()
         #: for each result and operand its place among the values of the node; or its type, if it is not saved
         self.results: tuple[TensorType | int, ...] = ()
         self.operands: tuple[OperandType | int, ...] = ()
@@ -41,7 +52,7 @@ class GradPlan:
             return self
         if self._twin is None:
             twin = GradPlan(self.op, self.attrs, self.out_types)
-            twin.needs, twin.results, twin.operands = self.needs, self.results, self.operands
+            twin.without_rule, twin.results, twin.operands = self.without_rule, self.results, self.operands
             twin.saved, twin.tracked, twin.frees = self.saved, self.tracked, True
             self._twin = twin
         return self._twin
@@ -66,7 +77,8 @@ def plan_of(signature: Signature, tracked: int) -> GradPlan:
     used_results, used_operands = needed_values(op, needs, len(outs))
     results = [i for i in range(len(outs)) if i in used_results]
     operands = [k for k, t in enumerate(signature.ins) if isinstance(t, Scalar) or k in used_operands]
-    plan.needs, plan.frees = needs, bool(used_results or used_operands)
+    plan.without_rule = tuple([k for k in range(count) if tracked >> k & 1 and not needs[k]])
+    plan.frees = bool(used_results or used_operands)
     plan.results = tuple([results.index(i) if i in used_results else t for i, t in enumerate(outs)])
     places: dict[int, OperandType | int] = {k: len(results) + n for n, k in enumerate(operands)}
     plan.operands = tuple([places.get(k, t) for k, t in enumerate(signature.ins)])

@@ -148,6 +148,7 @@ _OFFSET_RULES: dict[Op, Callable[..., int]] = {
 }
 
 
+@lru_cache(maxsize=4096)
 def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """The strides of a view in another shape; None if there can be no such view.
 

@@ -262,18 +262,21 @@ def record(coded: Coded, operands: tuple[Any, ...], results: tuple[Tensor, ...])
     if not mode.enabled:
         return
     tracked, bit = 0, 1
+    edges: list[Edge | None] = []
     for x in operands:
-        if isinstance(x, Tensor) and x._node is not None:
+        if isinstance(x, Tensor) and (source := x._node) is not None:
             tracked += bit
+            edges.append((source, x._index))
+        else:
+            edges.append(None)
         bit += bit
     plan = coded[3].get(tracked)
     if plan is None:
         plan = coded[3][tracked] = plan_of(coded[2], tracked)
     if plan is NO_PLAN:
         return
-    edges: list[Edge | None] = []
-    for x, needed in zip(operands, plan.needs, strict=True):
-        edges.append((x._node, x._index) if needed else None)
+    for k in plan.without_rule:
+        edges[k] = None
     node: Node = _new(Node)
     node.plan, node.edges, node.number, node.hooks = plan, tuple(edges), _next_number(), {}
     node.signal = scope.thread.backward if scope.active else ""

@@ -11,7 +11,8 @@ from typing import Any
 
 from gt.client.grad.backward import no_grad
 from gt.client.tensor.arguments import cast
-from gt.client.tensor.emit import call, call_into_many, call_many
+from gt.client.tensor.emit import call, call_many
+from gt.client.tensor.multi_tensor import call_into_many
 from gt.client.tensor.placing import workers_of
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
@@ -97,7 +98,7 @@ def clip_grad_norm_(
     if grads:
         factor = clamp(float(max_norm) / (total + 1e-6), max=1.0)
         for batch in _batches(without_views(grads)):
-            call_into_many(SCALE_MANY, batch, (factor,))
+            call_into_many(SCALE_MANY, batch, (factor,), ())
     return total
 
 
@@ -106,7 +107,7 @@ def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = 
     """Clamp the elements of gradients between -clip_value and clip_value. See `torch.nn.utils.clip_grad_value_`."""
     limit = float(clip_value)
     for batch in _batches(without_views(_grads(parameters)[0])):
-        call_into_many(CLAMP_MANY, batch, (-limit, limit))
+        call_into_many(CLAMP_MANY, batch, (), (-limit, limit))
 
 
 def without_views(grads: list[Tensor]) -> list[Tensor]:
