@@ -473,6 +473,9 @@ def test_both_times_and_the_launch_are_what_they_are_called(monkeypatch):
     assert (row["single_us"], row["latency_us"], row["launch_us"]) == (near(5), near(2), near(1))
     assert (row["single"]["timing"]["p50_s"], row["timing"]["p50_s"]) == (near(5e-6), near(2e-6))
     assert row["launch"] == {"median": 1e-6, "seconds": [1e-6, 1e-6, 9e-6]}
+    slower = times[0], times[1], [2e-6] * 3, 0
+    with mock.patch.object(World, "gather", lambda self, own: [own, slower, own]):
+        assert comm.measure(gpu, "allreduce", make, 1024, plan)["launch_us"] == near(2)  # of the slowest rank
     place = derived.Place("results.communication.allreduce.rows[0]", {"world_size": 1})
     assert derived.transfer(row | {"launch_us": 0.5}, place)["launch_us"] == near(1)  # an edited figure is noticed
     assert comm.measure(world(1), "allreduce", make, 1024, plan)["launch_us"] is None
