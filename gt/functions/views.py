@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -19,6 +18,9 @@ from gt.client.tensor.strides import (
     UNFOLD,
     VIEW,
     contiguous_strides,
+    exchanged,
+    reordered,
+    slice_items,
     strides_of,
     view_strides,
 )
@@ -70,6 +72,8 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
 
 def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
     """A dim of x counted from the start; raises if it does not exist. ``extra`` counts dims that will be added."""
+    if type(dim) is int and 0 <= dim < x._type.ndim + extra:
+        return dim
     dim = to_int(dim, f"{name}(): a dim is an int")
     try:
         return wrap_dim(dim, x._type.ndim + extra)
@@ -214,17 +218,13 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """The dims in another order."""
     arguments = sizes(order if dims is None else (dims,), "permute")
-    ndim = input._type.ndim
-    return view_of(input, PERMUTE, (("dims", tuple([normalize_dim(d, ndim) for d in arguments])),))
+    return view_of(input, PERMUTE, reordered(arguments, input._type.ndim))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Exchange two dims."""
     a, b = dim_of("transpose", input, dim0), dim_of("transpose", input, dim1)
-    order = list(range(input._type.ndim))
-    if order:
-        order[a], order[b] = b, a
-    return view_of(input, PERMUTE, (("dims", tuple(order)),))
+    return view_of(input, PERMUTE, exchanged(input._type.ndim, a, b))
 
 
 swapdims = transpose
@@ -277,12 +277,6 @@ moveaxis = movedim
 # -- parts ---------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
-def _items(shape: Shape, dim: int, item: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-    """The attribute ``items`` of a `slice` that applies ``item`` to one dim: ("i",), or ("s", length, step)."""
-    return tuple(item if d == dim else ("s", n, 1) for d, n in enumerate(shape))
-
-
 def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
     return tuple([start if d == dim else 0 for d in range(ndim)])
 
@@ -294,7 +288,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     if not -shape[dim] <= index < shape[dim]:
         text = f"index {index} is out of bounds for dim {dim} of size {shape[dim]}"
         raise refuse(DimError, text, "select", input, dim=dim, index=index)
-    attrs = (("items", _items(shape, dim, ("i",))),)
+    attrs = (("items", slice_items(shape, dim, ("i",))),)
     return view_of(input, SLICE, attrs, _starts(len(shape), dim, index % shape[dim]))
 
 
@@ -308,7 +302,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     if not (0 <= first <= size and 0 <= length <= size - first):
         text = f"{length} elements from {start} are not within size {size}"
         raise refuse(DimError, text, "narrow", input, dim=dim, start=start, length=length)
-    attrs = (("items", _items(shape, dim, ("s", length, 1))),)
+    attrs = (("items", slice_items(shape, dim, ("s", length, 1))),)
     return view_of(input, SLICE, attrs, _starts(len(shape), dim, first))
 
 
@@ -370,7 +364,7 @@ def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
     result = call_many(SPLIT, (x,), (("sizes", parts), ("dim", dim)))
     shape = x._type.shape
     for part, start, n in zip(result, accumulate(parts, initial=0), parts, strict=False):
-        make_view(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
+        make_view(part, x, (SLICE, (("items", slice_items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
     return result
 
 

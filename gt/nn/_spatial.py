@@ -30,7 +30,6 @@ TensorFunction = Callable[..., Tensor]
 F = TypeVar("F", bound=Function)
 Ints = tuple[int, ...]
 Factors = tuple[float | None, ...]
-
 CONVOLUTION = OPS["convolution"]
 
 

@@ -308,7 +308,8 @@ def view_of(x: Tensor, op: Op, attrs: Attrs, scalars: tuple[int, ...] = ()) -> T
 
 def make_view(result: Tensor, x: Tensor, step: ViewStep) -> None:
     """Make ``result``, which holds the value of the step applied to x, a view of x."""
-    result._view = ViewRecipe(x, (step,)) if x._view is None else ViewRecipe(x._view.base, (*x._view.chain, step))
+    view = x._view
+    result._view = ViewRecipe(x, (step,)) if view is None else ViewRecipe(view.base, (*view.chain, step))
 
 
 def current(x: Tensor) -> None:

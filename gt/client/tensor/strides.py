@@ -177,3 +177,28 @@ def _runs(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
             runs.append((length, stride))
             length, stride = 1, strides[d - 1]
     return runs
+
+
+# -- attributes of view ops ----------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def reordered(dims: tuple[int, ...], ndim: int) -> Attrs:
+    """The attributes of a permutation. A dim that is out of range stays as it is: `infer` refuses it."""
+    n = ndim or 1
+    return (("dims", tuple([d % n if -n <= d < n else d for d in dims])),)
+
+
+@lru_cache(maxsize=4096)
+def exchanged(ndim: int, a: int, b: int) -> Attrs:
+    """The attributes of the permutation that exchanges two dims."""
+    order = list(range(ndim))
+    if order:
+        order[a], order[b] = b, a
+    return (("dims", tuple(order)),)
+
+
+@lru_cache(maxsize=4096)
+def slice_items(shape: Shape, dim: int, item: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The attribute ``items`` of a `slice` that applies ``item`` to one dim: ("i",), or ("s", length, step)."""
+    return tuple(item if d == dim else ("s", n, 1) for d, n in enumerate(shape))
