@@ -23,8 +23,9 @@ LIMIT_S = 0.001
 SHORT_WAITS = 2
 #: Seconds between two looks at how busy the machine is.
 CHECK_S = 0.05
-#: A look for messages that takes longer than this many seconds was interrupted.
-INTERRUPTED_S = 0.0001
+#: A look for messages that takes longer than this many seconds was interrupted. A round of the client's background
+#: thread takes less; the turn of a process or a thread that computes takes several milliseconds.
+INTERRUPTED_S = 0.0005
 
 
 class Spinning:
