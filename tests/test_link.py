@@ -16,7 +16,8 @@ import pytest
 from gt.client.stream import link
 from gt.client.stream.link import ThreadedLink
 from gt.wire import unix
-from gt.wire.unix import Inbox, UnixConnection
+from gt.wire.unix import Inbox, UnixConnection, UnixListener
+from gt.worker.recovery.snapshots import WakePipe
 
 
 def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contextlib.ExitStack) -> None:
@@ -140,3 +141,46 @@ def test_a_wake_up_leaves_no_byte_behind(first: str, monkeypatch: pytest.MonkeyP
     client._once(0)
     assert not connection.wait(0)
     client.close()
+
+
+def test_messages_that_find_no_room_arrive_whole_and_in_order(tmp_path: Any, stack: contextlib.ExitStack) -> None:
+    """Small and large ones, with one frame and with more, in both directions, while the other side does not read."""
+    listener = UnixListener(str(tmp_path / "socket"))
+    stack.callback(listener.close)
+    connection = UnixConnection(str(tmp_path / "socket"))
+    stack.callback(connection.close)
+    connection.wait(0)
+    sent = [[b"%d" % k * (1 + k % 400)] * (1 + (k % 7 == 0)) for k in range(3000)] + [[bytes(1 << 20)], [b"last"]]
+
+    def send() -> None:
+        for frames in sent:
+            connection.send(frames)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    received: list[Any] = []
+    while len(received) < len(sent):
+        received += listener.receive(1.0)
+    sender.join()
+    peer = received[0][0]
+    assert received == [(peer, frames) for frames in sent]
+    assert all(listener.send(peer, frames) for frames in sent)
+    assert listener._by_name[peer].unsent
+    answers: list[Any] = []
+    while len(answers) < len(sent):
+        assert not list(listener.receive(0.0))  # it sends what waits
+        if connection.wait(10):
+            answers += connection.take()
+    assert answers == sent
+
+
+def test_a_worker_s_wake_pipe_is_empty_after_each_wake() -> None:
+    pipe, poll = WakePipe(), select.poll()
+    poll.register(pipe.fd, select.POLLIN)
+    for wakes in (1, 3):
+        for _ in range(wakes):
+            pipe.wake()
+        assert poll.poll(0)
+        pipe.drain()
+        assert not poll.poll(0)
+        pipe.drain()

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from gt.launch import cgroup
-from gt.wire import spinning, unix
-from gt.wire.spinning import CHECK_S, INTERRUPTED_S, LIMIT_S, MIN_CORES, SHORT_WAITS, Spinning, make_spinning
+from gt.launch import idle_cores
+from gt.launch.idle_cores import MIN_CORES, make_spinning
+from gt.wire import unix
+from gt.wire.spinning import CHECK_S, INTERRUPTED_S, LIMIT_S, SHORT_WAITS, Spinning
 from gt.wire.unix import UnixConnection, UnixListener
 from tests.support.processes import script
 
@@ -139,7 +140,7 @@ def test_which_machines_have_enough_cores(
 ) -> None:
     setting, cores, limit = machine
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (limit, None))
+    monkeypatch.setattr(idle_cores, "cgroup_limits", lambda: (limit, None))
     monkeypatch.delenv("GT_SPIN", raising=False)
     if setting is not None:
         monkeypatch.setenv("GT_SPIN", setting)
@@ -149,18 +150,15 @@ def test_which_machines_have_enough_cores(
 @pytest.mark.skipif(not pathlib.Path("/proc/loadavg").exists(), reason="the kernel does not tell how busy it is")
 def test_running_threads_of_other_processes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert spinning._machine_is_busy()  # this process itself runs
+    assert idle_cores._machine_is_busy()  # this process itself runs
     monkeypatch.setattr(os, "cpu_count", lambda: 1 << 20)
-    assert not spinning._machine_is_busy()
+    assert not idle_cores._machine_is_busy()
 
 
-def test_messages_arrive_in_order_while_both_sides_look(
-    tmp_path: Any, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GT_SPIN", "1")
-    listener = UnixListener(str(tmp_path / "socket"))
+def test_messages_arrive_in_order_while_both_sides_look(tmp_path: Any, stack: contextlib.ExitStack) -> None:
+    listener = UnixListener(str(tmp_path / "socket"), Spinning(lambda: False))
     stack.callback(listener.close)
-    connection = UnixConnection(str(tmp_path / "socket"))
+    connection = UnixConnection(str(tmp_path / "socket"), Spinning(lambda: False))
     stack.callback(connection.close)
     connection.wait(0)
     for k in range(50):

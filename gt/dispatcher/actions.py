@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gt.dispatcher.state import Peer
 from gt.wire.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendMessage(Struct, frozen=True):
     """One message for one peer. ``rest`` are frames to send after it; without a message they are all that is sent."""
 
     peer: Peer
@@ -18,16 +18,14 @@ class SendMessage:
     rest: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SendAll:
+class SendAll(Struct, frozen=True):
     """One message for several peers; it is encoded once."""
 
     peers: tuple[Peer, ...]
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """End the connection to this peer."""
 
     peer: Peer

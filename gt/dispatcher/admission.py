@@ -43,12 +43,15 @@ def admit_submission(client: Client, m: Submit, nbytes: int) -> bool:
     if m.serial != client.serial + 1:
         raise Violation(f"submission {m.serial} follows {client.serial}")
     client.serial = m.serial
-    announced = announced_weight(m.definitions, m.fragments)
+    announces = bool(m.definitions or m.fragments)
+    announced = announced_weight(m.definitions, m.fragments) if announces else 0
     if len(m.stream) > MAX_SUBMIT_WORDS or m.weight < len(m.stream) + announced:
         raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
     _check_credit(client, m.weight)
-    client.share.used += announced * client.share.rate  # microseconds, about, that the dispatcher needs to check them
-    word_bytes = nbytes - _add_definitions(client, m) - _add_fragments(client, m)
+    word_bytes = nbytes
+    if announces:
+        client.share.used += announced * client.share.rate  # microseconds, about, that the dispatcher needs for checks
+        word_bytes -= _add_definitions(client, m) + _add_fragments(client, m)
     # A word takes at most 9 bytes. Bytes among the words take 5 more than their length, and 8 of them weigh 1.
     if word_bytes > 24 * m.weight + 64 or nbytes > MAX_FRAME_BYTES - SUBMIT_MARGIN_BYTES:
         raise Violation(f"a submission of {nbytes} bytes and weight {m.weight}")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
+from gt.dispatcher.actions import Action, SendAll, SendMessage
 from gt.dispatcher.batching import VARIABLE, parse_batch_size
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.debug_log import DebugLog
@@ -24,6 +24,7 @@ from gt.dispatcher.state import Client, Peer
 from gt.dispatcher.tenants.access import REVOKED, Access
 from gt.dispatcher.tenants.audit_log import AuditLog
 from gt.errors import ClusterError, ConfigError
+from gt.launch.idle_cores import make_spinning
 from gt.say import topic, warn
 from gt.wire.addresses import AddressTaken
 from gt.wire.codec import BadFrame, Decode, encode
@@ -72,7 +73,7 @@ class Server:
         self.identities, self._journal, self._snapshots = identities, journal, snapshots
         report = self._note, self._handshake_failed
         try:
-            self.listener = listen(address, keys, identities, lease_s, *report, journal)
+            self.listener = listen(address, keys, identities, lease_s, *report, journal, make_spinning())
         except OSError as error:
             raise _listen_error(address, error) from None
         self._private = address.startswith("unix:")
@@ -301,18 +302,18 @@ class Server:
         unreachable: list[Peer] = []
         replaying = self._journal is not None and self._journal.replaying
         for action in actions:
-            if isinstance(action, Close):
+            if isinstance(action, SendMessage):
+                head = [] if action.message is None else [encode(action.message)]
+                self._send((action.peer,), [*head, *action.rest], action.message, unreachable, action.rest)
+            elif isinstance(action, SendAll):
+                self._send(action.peers, [encode(action.message)], action.message, unreachable)
+            else:
                 self.listener.drop(action.peer)
                 if self._audit is not None:
                     self._audit.ended(action.peer)
                 if action.reason and not replaying:
                     warn(f"a connection was ended: {action.reason}")
-            elif isinstance(action, SendAll):
-                self._send(action.peers, [encode(action.message)], action.message, unreachable)
-            else:
-                head = [] if action.message is None else [encode(action.message)]
-                self._send((action.peer,), [*head, *action.rest], action.message, unreachable, action.rest)
-        if not replaying:  # those that could not be reached then are in the journal
+        if unreachable and not replaying:  # those that could not be reached then are in the journal
             for peer in dict.fromkeys(unreachable):
                 self.gone(peer)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gt.wire.identities import PeerIdentity
     from gt.wire.leased_listener import SessionJournal
     from gt.wire.server_keys import KeyPair
+    from gt.wire.spinning import Spinning
     from gt.wire.token_file import Identities
 
 
@@ -74,17 +75,19 @@ def listen(
     report: Callable[[bytes, str], object],
     on_failed_handshake: Callable[[str, str], object],
     journal: SessionJournal | None = None,
+    spinning: Spinning | None = None,
 ) -> Listener:
     """A listener at ``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is in use.
 
     Over TCP, the session of a client that does not answer is kept for ``lease_s`` seconds, and ``report`` is called
     with the client and the event. ``on_failed_handshake`` is called with the address of a peer without a valid token,
     and the reason. With a ``journal``, sessions outlive the server.
+    ``spinning``: whether waits on a Unix socket look for messages before they block.
     """
     if address.startswith("unix:"):
         from gt.wire.unix import UnixListener
 
-        return UnixListener(address.removeprefix("unix:"))
+        return UnixListener(address.removeprefix("unix:"), spinning)
     from gt.wire.leased_listener import MAX_UNSENT_TO_WORKER, LeasedListener
     from gt.wire.sockets import MAX_UNSENT_MESSAGES, ZmqListener
 
@@ -97,15 +100,18 @@ def listen(
     return LeasedListener(inner, identities, lease_s, report, journal)
 
 
-def connection(address: str, keys: Keys | None, leased: bool = False, worker: bool = False) -> Connection:
+def connection(
+    address: str, keys: Keys | None, leased: bool = False, worker: bool = False, spinning: Spinning | None = None
+) -> Connection:
     """The connection to a server at ``unix:PATH`` or ``tcp://HOST:PORT``. It is established in the background.
 
     With ``leased``, a connection over TCP that is lost is replaced by another one, as long as the server waits for it.
+    ``spinning``: as in `listen`.
     """
     if address.startswith("unix:"):
         from gt.wire.unix import UnixConnection
 
-        return UnixConnection(address.removeprefix("unix:"))
+        return UnixConnection(address.removeprefix("unix:"), spinning)
     from gt.wire.sockets import ZmqConnection
 
     assert keys is not None, "a TCP address needs keys"

@@ -23,11 +23,14 @@ from typing import Any
 from gt.wire import interrupts
 from gt.wire.codec import BadFrame
 from gt.wire.identities import OWNER, PeerIdentity
-from gt.wire.spinning import Spinning, make_spinning
+from gt.wire.spinning import Spinning
 from gt.wire.words import MAX_FRAME_BYTES
 
 #: number of frames -> the format of the head of a message
 _HEADS = {n: struct.Struct(f"<B{n}I") for n in (1, 2, 3)}
+_HEAD = _HEADS[1]
+#: A message of one frame that is no longer than this many bytes is copied behind its head, and sent as one.
+_SMALL_BYTES = 1 << 14
 #: The most bytes that one read takes from a socket.
 _READ_BYTES = 1 << 18
 #: How long sending a message may block before the server counts as lost.
@@ -43,6 +46,27 @@ def _pack(frames: list[Any]) -> list[Any]:
     return [_HEADS[len(frames)].pack(len(frames), *map(len, frames)), *frames]
 
 
+def _send(wire: socket.socket, frames: list[Any]) -> bytes | memoryview:
+    """Send a message as far as the socket has room, and return the rest. Raises OSError."""
+    if len(frames) == 1 and len(frames[0]) <= _SMALL_BYTES:  # nearly all messages
+        data = _HEAD.pack(1, len(frames[0])) + frames[0]
+        try:
+            sent = wire.send(data)
+        except BlockingIOError:
+            return data  # type: ignore[no-any-return]
+        return b"" if sent == len(data) else memoryview(data)[sent:]
+    buffers = _pack(frames)
+    try:
+        sent = wire.sendmsg(buffers)
+    except BlockingIOError:
+        sent = 0
+    return memoryview(b"".join(buffers))[sent:] if sent < sum(map(len, buffers)) else b""
+
+
+#: What a listener receives: the peer, and its frames; None: it disconnected.
+Arrival = tuple[bytes, list[bytes] | BadFrame | None]
+
+
 class Inbox:
     """Splits incoming bytes into messages."""
 
@@ -54,7 +78,12 @@ class Inbox:
 
         Raises BadFrame if the bytes are not a message.
         """
-        data = self._rest + data if self._rest else data
+        if self._rest:
+            data = self._rest + data
+        elif len(data) > _HEAD.size and data[0] == 1:
+            length = _HEAD.unpack_from(data)[1]
+            if length == len(data) - _HEAD.size and length <= MAX_FRAME_BYTES:  # one message of one frame, as usual
+                return [[data[_HEAD.size :]]]
         messages, position, end = [], 0, len(data)
         while position < end:
             head = _HEADS.get(data[position])
@@ -114,19 +143,19 @@ class _Peer:
 class UnixListener:
     """The server's side of many peers. A slow peer does not delay the others."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, spinning: Spinning | None = None) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._listener, select.POLLIN)
-        self._buffer, self._spinning = _ReadBuffer(), make_spinning()
+        self._buffer, self._spinning = _ReadBuffer(), spinning
         self._by_fd: dict[int, _Peer] = {}
         self._by_name: dict[bytes, _Peer] = {}
         self._count = 0
 
-    def receive(self, seconds: float) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
+    def receive(self, seconds: float) -> Iterator[Arrival]:
         """See `gt.wire.transport.Listener`."""
         for fd, event in _poll(self._poll, max(0, int(seconds * 1000) + 1), self._spinning):
             peer = self._by_fd.get(fd)
@@ -151,46 +180,39 @@ class UnixListener:
         self._by_fd[wire.fileno()] = self._by_name[peer.name] = peer
         self._poll.register(wire, select.POLLIN)
 
-    def _read(self, peer: _Peer) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
+    def _read(self, peer: _Peer) -> list[Arrival]:
         try:
             data = self._buffer.read(peer.wire)
         except BlockingIOError:
-            return
+            return []
         except OSError:
             data = b""
         if not data:
             self.drop(peer.name)
-            yield peer.name, None
-            return
+            return [(peer.name, None)]
         try:
-            messages = peer.inbox.split(data)
+            return [(peer.name, frames) for frames in peer.inbox.split(data)]
         except BadFrame as error:
-            yield peer.name, error
-            return
-        for frames in messages:
-            yield peer.name, frames
+            return [(peer.name, error)]
 
     def send(self, name: bytes, frames: list[Any]) -> bool:
         """False if the peer is lost."""
         peer = self._by_name.get(name)
         if peer is None:
             return False
-        buffers = _pack(frames)
-        if len(peer.unsent) > MAX_UNSENT_BYTES:  # it sends requests but never reads the answers
-            self.drop(name)
-            return False
         if peer.unsent:
-            peer.unsent += b"".join(buffers)
+            if len(peer.unsent) > MAX_UNSENT_BYTES:  # it sends requests but never reads the answers
+                self.drop(name)
+                return False
+            peer.unsent += b"".join(_pack(frames))
             return True
         try:
-            sent = peer.wire.sendmsg(buffers)
-        except BlockingIOError:
-            sent = 0
+            rest = _send(peer.wire, frames)
         except OSError:
             self.drop(name)
             return False
-        if sent < sum(map(len, buffers)):
-            peer.unsent += memoryview(b"".join(buffers))[sent:]
+        if rest:
+            peer.unsent += rest
             self._poll.modify(peer.wire, select.POLLIN | select.POLLOUT)
         return True
 
@@ -233,11 +255,11 @@ class UnixListener:
 class UnixConnection:
     """A client's or a worker's side. Any thread may send; one at a time may wait and take."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, spinning: Spinning | None = None) -> None:
         self._path = path
         self._wire = socket.socket(socket.AF_UNIX)
-        self._connected = False
-        self._inbox, self._buffer, self._spinning = Inbox(), _ReadBuffer(), make_spinning()
+        self._fd, self._connected = self._wire.fileno(), False
+        self._inbox, self._buffer, self._spinning = Inbox(), _ReadBuffer(), spinning
         self._sending = threading.Lock()
         self._poll = select.poll()
         #: messages sent before the connection was established
@@ -271,13 +293,8 @@ class UnixConnection:
             return
         with self._sending:
             try:
-                buffers = _pack(frames)
-                try:
-                    sent = self._wire.sendmsg(buffers)
-                except BlockingIOError:
-                    sent = 0
-                if sent < sum(map(len, buffers)):
-                    self._send_rest(memoryview(b"".join(buffers))[sent:])
+                if rest := _send(self._wire, frames):
+                    self._send_rest(memoryview(rest))
             except OSError as error:
                 self.ended = self.ended or f"the server does not accept messages ({error.strerror or error})"
 
@@ -298,7 +315,7 @@ class UnixConnection:
             time.sleep(0.01)
             return False
         ready = _poll(self._poll, milliseconds, self._spinning)
-        self._readable = any(fd == self._wire.fileno() for fd, _ in ready)
+        self._readable = self._fd in [fd for fd, _ in ready]
         if not ready and milliseconds and self._stopwatch.stopped_for(time.monotonic()) > MAX_STOPPED_S:
             self.ended = self.ended or f"the server has been stopped for {MAX_STOPPED_S:g} s"
         return bool(ready)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gt.wire.messages import Done, Message, Reply
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
+class OutgoingMessage(Struct, frozen=True):
     """A message to the dispatcher. In a `Reply`, ``inner`` is the client's message, and ``data`` the bytes after it."""
 
     message: Message

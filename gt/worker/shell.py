@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gt.errors import ConnectionLost, GtError, Refused
+from gt.launch.idle_cores import make_spinning
 from gt.say import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.addresses import ANY_PORT, route_address, split_address
@@ -59,7 +60,7 @@ class Shell:
         ports: range = ANY_PORT,
         data_address: str = "",
     ) -> None:
-        self.connection = connection(address, keys, leased=True, worker=True)
+        self.connection = connection(address, keys, leased=True, worker=True, spinning=make_spinning())
         engine.claim_process()
         self.plane = ProcessPlane(data_address or _reachable_address(address), engine.name, engine.device, ports)
         self.connection.also_wake_on(self.plane.wake_fd())

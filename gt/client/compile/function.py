@@ -4,7 +4,8 @@ The first calls with arguments of certain types run as usual and are recorded. W
 call sends "run fragment 17 with these inputs" and nothing else. Before that, everything that may change from call to
 call is checked: the arguments' types, the variables around the function, which tensors have gradients, the state of
 the modules it calls, and the other tensors it uses. The numbers of optimizer steps and the keys of random numbers are
-new for each call.
+new for each call. A call that only creates tensors, such as a forward pass, is sent before the modules are checked, and
+runs meanwhile. If they have changed, its results are freed, and the function runs as usual.
 """
 
 from __future__ import annotations

@@ -204,11 +204,12 @@ def open_session(
 ) -> Session:
     """Connect, send `Hello`, and wait for `Welcome`. ``check_server`` raises if the server will never answer."""
     from gt.client.stream.link import ThreadedLink
+    from gt.launch.idle_cores import make_spinning
     from gt.wire.transport import connection as connect_to
 
     interrupts.install()
     opened = Session(name)
-    transport = connect_to(address, keys, leased=True)
+    transport = connect_to(address, keys, leased=True, spinning=make_spinning())
     link = ThreadedLink(transport, opened.handle)
     opened.connection.link, opened.connection.address = link, address
     try:

@@ -55,9 +55,8 @@ class LinkProbe:
     def finished(self) -> list[Message]:
         """The messages to send to the dispatcher."""
         messages = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                messages.append(self._messages.get_nowait())
+        while not self._messages.empty():  # only one thread takes messages
+            messages.append(self._messages.get_nowait())
         return messages
 
     def _post(self, message: Message) -> None:

@@ -212,11 +212,16 @@ class WakePipe:
 
     def __init__(self) -> None:
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken = False
 
     def wake(self) -> None:
         os.write(self._write, b"\0")
+        self._woken = True  # after the write: `drain` would otherwise leave the descriptor readable
 
     def drain(self) -> None:
+        if not self._woken:  # reading an empty pipe costs more than the rest of the worker's loop
+            return
+        self._woken = False
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
