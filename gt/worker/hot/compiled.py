@@ -18,6 +18,7 @@ import torch
 
 from gt.worker.hot.pads import remove_pads
 from gt.worker.hot.program import Program
+from gt.worker.hot.verdicts import verdict_key
 
 #: held while torch traces: its tracer is not thread-safe
 _tracing = threading.Lock()
@@ -35,8 +36,10 @@ class CompiledProgram:
     strides: list[tuple[int, ...]]
     #: how long compiling took
     seconds: float
+    #: names the code in `Verdicts`
+    key: str = ""
     has_run: bool = False
-    #: whether it was compared with the interpreter, or there was not enough memory for that
+    #: whether it was compared with the interpreter, now or by an earlier process, or there was not enough memory for it
     tried: bool = False
     #: results that share memory in the compiled code only; each run clones them. None before the first run
     cloned: list[int] | None = None
@@ -83,12 +86,12 @@ def build(program: Program, inputs: list[StridedSpec]) -> CompiledProgram:
     """Compile a program for inputs with these shapes and strides."""
     started = time.monotonic()
     with _tracing, torch.no_grad(), silence_compiler():
-        call, expected = _compile(program, inputs)
-    return CompiledProgram(program, call, expected, [x.stride() for x in inputs], time.monotonic() - started)
+        call, expected, key = _compile(program, inputs)
+    return CompiledProgram(program, call, expected, [x.stride() for x in inputs], time.monotonic() - started, key)
 
 
-def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
-    """The compiled callable, and `CompiledProgram.expected_sharing`."""
+def _compile(program: Program, inputs: list[StridedSpec]) -> tuple[Any, list[set[int]], str]:
+    """The compiled callable, and `CompiledProgram.expected_sharing` and `key`."""
     import torch._inductor.config as inductor
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
@@ -113,8 +116,9 @@ def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in inputs] + cells
         graph = make_fx(run)(*fakes)
         remove_pads(graph)
+    key = verdict_key(program, graph, inputs)
     with tracing(TracingContext(mode)):
-        return compile_fx(graph, fakes), expected
+        return compile_fx(graph, fakes), expected, key
 
 
 def make_cells(program: Program, numbers: list[Any]) -> tuple[Any, Any]:

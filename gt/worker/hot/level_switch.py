@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from gt.worker.engines import Engine
-from gt.worker.errors import DeviceBroken
 from gt.worker.hot.change_recorder import ChangeRecorder, Settling
 from gt.worker.hot.changes import describe_layout, describe_miss
 from gt.worker.hot.compiled import CompiledProgram, make_cells, strided_spec
@@ -117,12 +116,10 @@ class LevelSwitch:
             if self.active is not None:
                 return self._run_active(self.active, inputs, numbers, store)
         elif self.runs_since_drop >= HOT_RUNS:
-            if self.on_gpu and not self.graph_tried:
-                if not self._inputs_settled():
-                    return None
+            if self.on_gpu and not self.graph_tried and self._inputs_settled():
                 self._capture_graph(inputs, numbers)
             if not self.compiles:
-                self.final = True
+                self.final = self.graph_tried or not self.on_gpu
             elif self.job is None and self.ready is None:
                 self._submit(inputs, numbers, wait=False)
         return None
@@ -134,11 +131,11 @@ class LevelSwitch:
             timed = self.fast_runs == 2
             outcome = active.run(inputs, numbers, store) if not timed else self._run_timed(inputs, numbers, store)
         except PartialRun as partial:
-            self._check_device(partial.error)
+            self.compiler.check_device(partial.error)
             self._count_error(partial.error)
             raise
         except Exception as error:  # nothing was written: the section is interpreted, which reports the instruction
-            self._check_device(error)
+            self.compiler.check_device(error)
             self._count_error(error)
             return None
         if type(outcome) is list:
@@ -193,14 +190,6 @@ class LevelSwitch:
         if not self.at_once:
             self.runs_since_drop = HOT_RUNS // 2
 
-    def _check_device(self, error: Exception) -> None:
-        """An error of a capture looks like one of the device. Raises DeviceBroken only if the device is not usable."""
-        if self.engine.is_broken(error):
-            try:
-                torch.zeros(1, device=self.device).item()
-            except Exception:
-                raise DeviceBroken(error_summary(error)) from error
-
     def _count_error(self, error: Exception) -> None:
         self.errors += 1
         self.compiler.log_error(self.section, error)
@@ -239,7 +228,7 @@ class LevelSwitch:
             self.active = CapturedGraph(program, program, "graph", inputs, copied, self._capture)
             self._log("a graph of")
         except Exception as error:  # a faster level is optional; the reason is reported
-            self._check_device(error)
+            self.compiler.check_device(error)
             self.reasons.append(f"no graph: {error_summary(error)}")
             self.compiler.log_error(self.section, error)
 
@@ -305,29 +294,41 @@ class LevelSwitch:
         """Compare the compiled code with the interpreter, once. If it is not good, the section stays interpreted."""
         if compiled.tried or not compiled.program.constants.hold(numbers):
             return True
+        if (times := self.compiler.verdicts.find(compiled.key)) is not None:
+            compiled.run_seconds, compiled.graph_seconds = times
+            if not self._too_slow(compiled):
+                compiled.tried, self.interpreted_seconds = True, compiled.run_seconds[0]
+                self._log("passed its trial in an earlier process:")
+                return True
         begun = time.perf_counter_ns()
         try:
             if has_memory(self.section, inputs):
                 capture = self.compiler.graphs.capture if self.device.type == "cuda" else None
                 plain = partial(self._program, inputs, numbers, compiled=False)
                 run_trial(self.section, compiled, inputs, numbers, capture, plain, self._log)
+                if not self._too_slow(compiled):
+                    self.compiler.verdicts.keep(compiled.key, (compiled.run_seconds, compiled.graph_seconds))
         except NotTranslatable as error:
             self.ready = None
             self.stay(error_summary(error))
             return False
         except Exception as error:  # the interpreter reports it
-            self._check_device(error)
+            self.compiler.check_device(error)
             self._count_error(error)
             return False
         finally:
             self.compiler.waits.append((begun, time.perf_counter_ns()))
         compiled.tried = True
         self.interpreted_seconds = compiled.run_seconds[0]
-        if (self.on_gpu or not self.at_once) and (reason := slower(compiled, self.on_gpu)):
+        if reason := self._too_slow(compiled):
             self.ready = None
             self.stay(reason, quiet=True)
             return False
         return True
+
+    def _too_slow(self, compiled: CompiledProgram) -> str:
+        """Why it is not used, if it is slower than the section's own kernels."""
+        return slower(compiled, self.on_gpu) if self.on_gpu or not self.at_once else ""
 
     def _activate_compiled(self, inputs: list[Any], numbers: list[Any]) -> None:
         """Use the compiled code from this run on."""
@@ -357,7 +358,7 @@ class LevelSwitch:
             try:
                 self._activate(CapturedGraph(compiled.program, compiled, "compiled", inputs, copied, self._capture))
             except Exception as error:  # the compiled code runs without a graph; the reason is reported
-                self._check_device(error)
+                self.compiler.check_device(error)
                 self.compiler.log_error(self.section, error)
                 self.reasons.append(f"no graph of the compiled code: {error_summary(error)}")
                 self._activate(CompiledRunner(compiled, inputs))

@@ -54,8 +54,8 @@ class Levels:
         from gt.worker.hot.level_switch import LevelSwitch
 
         if self._compiler is None:
-            prepare(self._engine)
-            self._compiler = Compiler(self._engine, notices=self.notices)
+            folder = prepare(self._engine)
+            self._compiler = Compiler(self._engine, notices=self.notices, folder=folder)
         at_once = self._all or section.compile
         switch = LevelSwitch(section, self._engine, at_once, self._compiler, lambda: not self.shared)
         switch.compiles = self._compiles or section.compile
