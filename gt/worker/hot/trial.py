@@ -258,7 +258,11 @@ def alike(a: Any, b: Any, least: float = 0.0) -> bool:
 
 def same(a: Any, b: Any) -> bool:
     """Whether two tensors of one type have equal bytes."""
-    return all(torch.equal(x, y) for x, y in _pieces(*(t.reshape(-1).view(torch.uint8) for t in (a, b))))
+    return all(torch.equal(x, y) for x, y in _pieces(_bytes(a), _bytes(b)))
+
+
+def _bytes(x: Any) -> Any:
+    return x.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
 def _distance(a: Any, b: Any) -> float:
