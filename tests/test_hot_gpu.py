@@ -268,7 +268,7 @@ def test_a_recurrent_layer_whose_backward_pass_is_elsewhere(monkeypatch) -> None
 
 @pytest.mark.parametrize("reads", [1, 10])
 def test_a_loop_that_starves_the_gpu_becomes_graphs_by_itself(reads, monkeypatch) -> None:
-    """With the bits that it has without graphs: a convolutional net with batch norm and dropout, an optimizer, reads."""
+    """With the bits that it has without graphs: convolutions, batch norm, dropout, an optimizer, a schedule, reads."""
     values = {}
     for setting in ("", "0"):
         monkeypatch.delenv("GT_AUTO_COMPILE", raising=False)

@@ -9,7 +9,7 @@ from gt.types import TensorType, bfloat16, float32
 from gt.worker.hot.compiled import CompiledProgram, strided_spec
 from gt.worker.hot.program import NotTranslatable, Program
 from gt.worker.hot.section import Section
-from gt.worker.hot.trial import alike, least_tolerance, preserved, rounding_step, run_trial, slower
+from gt.worker.hot.trial import alike, least_tolerance, preserved, rounding_step, run_trial, same, slower
 from tests.test_hot_levels import scaled, section
 
 CPU = torch.device("cpu")
@@ -202,6 +202,16 @@ def test_values_are_compared_in_pieces(monkeypatch) -> None:
     assert alike(few, other)
     other[:20] = True
     assert not alike(few, other)
+
+
+def test_inputs_that_are_only_read_must_keep_their_bytes() -> None:
+    x = torch.tensor([[1.0, torch.nan], [-0.0, 3.0]])
+    assert same(x.T, x.T.clone())
+    assert not same(x, x + 0.0), "-0.0 became 0.0"
+    z = torch.tensor([1 + 2j, 3 - 1j])
+    assert same(z.conj(), z.conj().resolve_conj())
+    assert same(z.conj().imag, -z.imag)
+    assert same(torch.zeros(0), torch.zeros(0))
 
 
 def test_results_carry_the_rounding_of_the_lowest_precision() -> None:

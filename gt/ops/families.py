@@ -20,9 +20,16 @@ _FILES = {
 FAMILIES = (*_FILES, "elementwise")
 #: The families that people look for first.
 MAIN_FAMILIES = ("matmul", "attention", "elementwise")
+#: The families whose kernels are cuDNN's on an NVIDIA GPU.
+_CUDNN_FAMILIES = ("convolution", "recurrent")
 _FAMILIES = {file: family for family, files in _FILES.items() for file in files.split()}
 
 
 def family(op: Op) -> str:
     """The family of an op."""
     return _FAMILIES.get(op.file, "elementwise")
+
+
+def uses_cudnn(op: Op) -> bool:
+    """Whether cuDNN computes it on an NVIDIA GPU."""
+    return op.flops is not None and family(op) in _CUDNN_FAMILIES

@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.worker.hot.section import Section
 
-#: Runs for which a section waits at most until other sections have become graphs.
+#: Runs in a row for which a section waits at most until other sections have become graphs.
 MAX_SETTLING_RUNS = 16
 #: Runs without a new graph after which inputs are known to stay where they are: in the first, the other section may
 #: have been interpreted before its graph was captured, and fresh inputs are found by comparing two more.
@@ -54,12 +54,16 @@ class Settling:
     def __init__(self, relocations: Relocations) -> None:
         self._relocations = relocations
         self._own = 0
-        self._waited = 0
+        #: runs in a row in which they did not stay as they are
+        self._unsettled = 0
         #: the relocations of others at the begin of the last runs
         self._others: deque[int] = deque(maxlen=SETTLED_RUNS)
 
     def begin_run(self) -> None:
-        self._others.append(self._relocations.count - self._own)
+        others = self._others
+        others.append(self._relocations.count - self._own)
+        unchanged = len(others) == SETTLED_RUNS and others[0] == others[-1]
+        self._unsettled = 0 if unchanged else self._unsettled + 1
 
     def relocated(self) -> None:
         """The results of this section are at other addresses from now on."""
@@ -67,8 +71,5 @@ class Settling:
         self._own += 1
 
     def settled(self, fresh: Any) -> bool:
-        """Whether these inputs will be other tensors in later runs too. Counts the runs in which this is not known."""
-        if not fresh or (len(self._others) == SETTLED_RUNS and len(set(self._others)) == 1):
-            return True
-        self._waited += 1
-        return self._waited > MAX_SETTLING_RUNS
+        """Whether these inputs, which were other tensors in the last run, are to be so in later runs too."""
+        return not fresh or self._unsettled == 0 or self._unsettled > MAX_SETTLING_RUNS

@@ -20,6 +20,11 @@ import torch
 from gt.worker.hot.pads import remove_pads
 from gt.worker.hot.program import Program
 from gt.worker.hot.traced_forms import TracedForms
+from gt.worker.hot.verdicts import verdict_key
+
+#: With how many of the nodes that use the same tensor inductor compares a node. All updates of an optimizer read its
+#: numbers: with inductor's own 64, a sixth of the time for a training step is spent on pairs of updates.
+COMPARED_NODES = 16
 
 #: held while torch traces: its tracer is not thread-safe
 _tracing = threading.Lock()
@@ -37,8 +42,10 @@ class CompiledProgram:
     strides: list[tuple[int, ...]]
     #: how long compiling took
     seconds: float
+    #: names the code in `Verdicts`
+    key: str = ""
     has_run: bool = False
-    #: whether it was compared with the interpreter, or there was not enough memory for that
+    #: whether it was compared with the interpreter, now or by an earlier process, or there was not enough memory for it
     tried: bool = False
     #: results that share memory in the compiled code only; each run clones them. None before the first run
     cloned: list[int] | None = None
@@ -85,21 +92,25 @@ def build(program: Program, inputs: list[StridedSpec]) -> CompiledProgram:
     """Compile a program for inputs with these shapes and strides."""
     started = time.monotonic()
     with _tracing, torch.no_grad(), silence_compiler():
-        call, expected = _compile(program, inputs)
-    return CompiledProgram(program, call, expected, [x.stride() for x in inputs], time.monotonic() - started)
+        call, expected, key = _compile(program, inputs)
+    return CompiledProgram(program, call, expected, [x.stride() for x in inputs], time.monotonic() - started, key)
 
 
-def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
-    """The compiled callable, and `CompiledProgram.expected_sharing`."""
+def _compile(program: Program, inputs: list[StridedSpec]) -> tuple[Any, list[set[int]], str]:
+    """The compiled callable, and `CompiledProgram.expected_sharing` and `key`."""
     import torch._inductor.config as inductor
     from torch._guards import TracingContext, tracing
+    from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.compile_fx import compile_fx
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+    inductor.max_fusion_buffer_group_pairwise_attempts = COMPARED_NODES
     if program.device.type == "cpu":
         inductor.compile_threads = 1  # one is enough; more would start processes that keep running
+    else:
+        AsyncCompile.wakeup()  # Triton's processes start while this thread traces
     expected: list[set[int]] = []
 
     def run(*operands: Any) -> list[Any]:
@@ -117,8 +128,9 @@ def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in inputs] + cells
         graph = make_fx(run)(*fakes)
         remove_pads(graph)
+    key = verdict_key(program, graph, inputs)
     with tracing(TracingContext(mode)):
-        return compile_fx(graph, fakes), expected
+        return compile_fx(graph, fakes), expected, key
 
 
 def make_cells(program: Program, numbers: list[Any]) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import torch
 
 from gt.say import topic
 from gt.worker.engines import Engine
+from gt.worker.errors import DeviceBroken
 from gt.worker.hot.cache_folder import set_cache_folder
 from gt.worker.hot.change_recorder import Relocations
 from gt.worker.hot.changes import CompiledCalls
@@ -22,6 +23,7 @@ from gt.worker.hot.compiled import CompiledProgram, StridedSpec, build
 from gt.worker.hot.graph import CudaGraphs
 from gt.worker.hot.program import NotTranslatable, Program
 from gt.worker.hot.section import Section, title
+from gt.worker.hot.verdicts import Verdicts
 
 #: Sections that may wait for the compiler.
 MAX_QUEUED_JOBS = 4
@@ -31,11 +33,14 @@ SWITCH_INTERVAL_S = 1e-4
 PROGRAMMING_ERRORS = (AttributeError, TypeError, LookupError, AssertionError)
 
 
-def prepare(engine: Engine) -> None:
-    """Set the cache folder. Called before the compiler is imported, because the import reads the folder."""
+def prepare(engine: Engine) -> str:
+    """Set the cache folder and return it, see `set_cache_folder`.
+
+    Called before the compiler is imported, because the import reads the folder.
+    """
     on_gpu = torch.device(engine.device).type == "cuda"
     device = torch.cuda.get_device_name(engine.device) if on_gpu else "cpu"
-    set_cache_folder(device, torch.__version__, _triton_version())
+    return set_cache_folder(device, torch.__version__, _triton_version())
 
 
 def _triton_version() -> str:
@@ -58,10 +63,11 @@ class CompileJob:
 class Compiler:
     def __init__(self, engine: Engine, graphs: Any = None, notices: list[tuple[str, str]] | None = None) -> None:
         """``graphs`` captures graphs instead of `CudaGraphs`, for tests. ``notices``: see `Levels`."""
-        device = torch.device(engine.device)
+        self._engine, self._device = engine, torch.device(engine.device)
         #: None if the device has no graphs
-        self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
+        self.graphs: Any = graphs or (CudaGraphs(self._device) if self._device.type == "cuda" else None)
         self.relocations = Relocations()
+        self.verdicts = Verdicts("")
         self.debug = topic("GT_DEBUG_COMPILE")
         self._compiled_calls = CompiledCalls()
         self.notices = [] if notices is None else notices
@@ -71,6 +77,10 @@ class Compiler:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+
+    def use_folder(self, folder: str) -> None:
+        """Keep verdicts in this cache folder: see `prepare`."""
+        self.verdicts = Verdicts(folder)
 
     def submit(self, job: CompileJob, wait: bool) -> Future[CompiledProgram]:
         """Compile in the background; or, with ``wait``, in this thread before returning."""
@@ -111,6 +121,14 @@ class Compiler:
             future.set_result(build(job.program, job.inputs))
         except BaseException as error:
             future.set_exception(error)
+
+    def check_device(self, error: Exception) -> None:
+        """An error of a capture looks like one of the device. Raises DeviceBroken only if the device is not usable."""
+        if self._engine.is_broken(error):
+            try:
+                torch.zeros(1, device=self._device).item()
+            except Exception:
+                raise DeviceBroken(error_summary(error)) from error
 
     def log_change(self, section: Section) -> None:
         """Say what is different if a section with the same ops was compiled before."""

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from gt.worker.engines import Engine
-from gt.worker.errors import DeviceBroken
 from gt.worker.hot.change_recorder import ChangeRecorder, Settling
 from gt.worker.hot.changes import describe_layout, describe_miss
 from gt.worker.hot.compiled import CompiledProgram, make_cells, strided_spec
@@ -25,7 +24,7 @@ from gt.worker.hot.donation import donations
 from gt.worker.hot.graph import CapturedGraph
 from gt.worker.hot.guard import INPUT_IN_USE, LAYOUT_CHANGED, NUMBERS_CHANGED, RESULT_IN_USE, shares_written
 from gt.worker.hot.program import NotTranslatable, Program, mutated
-from gt.worker.hot.runner import CompiledRunner
+from gt.worker.hot.runner import CompiledRunner, timed_run
 from gt.worker.hot.section import PartialRun, Section, title
 from gt.worker.hot.trial import has_memory, no_device_waits, preserved, run_trial, slower
 
@@ -131,14 +130,16 @@ class LevelSwitch:
         self, active: Active, inputs: list[Any], numbers: list[Any], store: dict[int, Any]
     ) -> list[Any] | None:
         try:
-            timed = self.fast_runs == 2
-            outcome = active.run(inputs, numbers, store) if not timed else self._run_timed(inputs, numbers, store)
+            if self.fast_runs == 2:
+                outcome, self.fast_seconds = timed_run(active, self.device, inputs, numbers, store)
+            else:
+                outcome = active.run(inputs, numbers, store)
         except PartialRun as partial:
-            self._check_device(partial.error)
+            self.compiler.check_device(partial.error)
             self._count_error(partial.error)
             raise
         except Exception as error:  # nothing was written: the section is interpreted, which reports the instruction
-            self._check_device(error)
+            self.compiler.check_device(error)
             self._count_error(error)
             return None
         if type(outcome) is list:
@@ -156,20 +157,6 @@ class LevelSwitch:
                 lambda: describe_miss(str(outcome), self.section, constants, strides, inputs, numbers),
             )
         return None
-
-    def _run_timed(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> Any:
-        """Run and measure the time. Only this run waits for the device."""
-        assert self.active is not None
-        self._synchronize()
-        started = time.perf_counter()
-        outcome = self.active.run(inputs, numbers, store)
-        self._synchronize()
-        self.fast_seconds = time.perf_counter() - started
-        return outcome
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
 
     # -- runs that were not possible -----------------------------------------------------
 
@@ -192,14 +179,6 @@ class LevelSwitch:
             self.compiler.debug(f"Recompiling {title(self.section)}: {change()}")
         if not self.at_once:
             self.runs_since_drop = HOT_RUNS // 2
-
-    def _check_device(self, error: Exception) -> None:
-        """An error of a capture looks like one of the device. Raises DeviceBroken only if the device is not usable."""
-        if self.engine.is_broken(error):
-            try:
-                torch.zeros(1, device=self.device).item()
-            except Exception:
-                raise DeviceBroken(error_summary(error)) from error
 
     def _count_error(self, error: Exception) -> None:
         self.errors += 1
@@ -249,7 +228,7 @@ class LevelSwitch:
             self.active = CapturedGraph(program, program, "graph", inputs, copied, self._capture)
             self._log("a graph of")
         except Exception as error:  # a faster level is optional; the reason is reported
-            self._check_device(error)
+            self.compiler.check_device(error)
             self.reasons.append(f"no graph: {error_summary(error)}")
             self.compiler.log_error(self.section, error)
 
@@ -315,29 +294,41 @@ class LevelSwitch:
         """Compare the compiled code with the interpreter, once. If it is not good, the section stays interpreted."""
         if compiled.tried or not compiled.program.constants.hold(numbers):
             return True
+        if (times := self.compiler.verdicts.find(compiled.key)) is not None:
+            compiled.run_seconds, compiled.graph_seconds = times
+            if not self._too_slow(compiled):
+                compiled.tried, self.interpreted_seconds = True, compiled.run_seconds[0]
+                self._log("passed its trial in an earlier process:")
+                return True
         begun = time.perf_counter_ns()
         try:
             if has_memory(self.section, inputs):
                 capture = self.compiler.graphs.capture if self.device.type == "cuda" else None
                 plain = partial(self._program, inputs, numbers, compiled=False)
                 run_trial(self.section, compiled, inputs, numbers, capture, plain, self._log)
+                if not self._too_slow(compiled):
+                    self.compiler.verdicts.keep(compiled.key, (compiled.run_seconds, compiled.graph_seconds))
         except NotTranslatable as error:
             self.ready = None
             self._do_not_compile(error_summary(error))
             return False
         except Exception as error:  # the interpreter reports it
-            self._check_device(error)
+            self.compiler.check_device(error)
             self._count_error(error)
             return False
         finally:
             self.compiler.waits.append((begun, time.perf_counter_ns()))
         compiled.tried = True
         self.interpreted_seconds = compiled.run_seconds[0]
-        if (self.on_gpu or not self.at_once) and (reason := slower(compiled, self.on_gpu)):
+        if reason := self._too_slow(compiled):
             self.ready = None
             self._do_not_compile(reason, quiet=True)
             return False
         return True
+
+    def _too_slow(self, compiled: CompiledProgram) -> str:
+        """Why it is not used, if it is slower than the section's own kernels."""
+        return slower(compiled, self.on_gpu) if self.on_gpu or not self.at_once else ""
 
     def _activate_compiled(self, inputs: list[Any], numbers: list[Any]) -> None:
         """Use the compiled code from this run on."""
@@ -368,7 +359,7 @@ class LevelSwitch:
             try:
                 self._activate(CapturedGraph(compiled.program, compiled, "compiled", inputs, copied, self._capture))
             except Exception as error:  # the compiled code runs without a graph; the reason is reported
-                self._check_device(error)
+                self.compiler.check_device(error)
                 self.compiler.log_error(self.section, error)
                 self.reasons.append(f"no graph of the compiled code: {error_summary(error)}")
                 self._activate(CompiledRunner(compiled, inputs))

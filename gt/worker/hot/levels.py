@@ -76,11 +76,11 @@ class Levels:
         from gt.worker.hot.compiler import Compiler, prepare
         from gt.worker.hot.level_switch import LevelSwitch
 
-        if not self._prepared and (self._compiles or section.compile):
-            self._prepared = True
-            prepare(self._engine)
         if self._compiler is None:
             self._compiler = Compiler(self._engine, notices=self.notices)
+        if not self._prepared and (self._compiles or section.compile):
+            self._prepared = True
+            self._compiler.use_folder(prepare(self._engine))
         at_once = self._all or section.compile
         switch = LevelSwitch(section, self._engine, at_once, self._compiler, lambda: not self.shared)
         switch.compiles = self._compiles or section.compile

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import torch
 
 from gt.worker.hot.compiled import CompiledProgram, make_cells
 from gt.worker.hot.donation import exclusive
@@ -43,3 +46,15 @@ class CompiledRunner:
 
     def close(self) -> None:
         pass
+
+
+def timed_run(
+    active: Any, device: Any, inputs: list[Any], numbers: list[Any], store: dict[int, Any]
+) -> tuple[list[Any] | str, float]:
+    """What ``active.run`` returns, and its seconds. Waits for the device before and after."""
+    wait = torch.cuda.current_stream(device).synchronize if device.type == "cuda" else lambda: None
+    wait()
+    started = time.perf_counter()
+    outcome = active.run(inputs, numbers, store)
+    wait()
+    return outcome, time.perf_counter() - started

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gt.ops import Signature
-from gt.ops.families import family
+from gt.ops.families import uses_cudnn
 from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
 from gt.worker.hot.compiler import error_summary
 from gt.worker.hot.graph import Capture
@@ -37,8 +37,6 @@ MAX_MEMORY_SHARE = 0.5
 COMPARED_AT_ONCE = 1 << 22
 #: The relative rounding step of TF32, which has 10 bits of fraction.
 TF32_STEP = 2.0**-10
-#: The families of ops whose kernels are cuDNN's on a GPU.
-CUDNN_FAMILIES = ("convolution", "recurrent")
 
 
 def has_memory(section: Section, inputs: list[Any]) -> bool:
@@ -174,8 +172,8 @@ def rounding_step(section: Section, device: str) -> float:
 def _uses_tf32(signature: Signature) -> bool:
     if signature.op.flops is None or all(t.dtype.name != "float32" for t in signature.outs):
         return False
-    cudnn = family(signature.op) in CUDNN_FAMILIES
-    return bool(torch.backends.cudnn.allow_tf32 if cudnn else torch.backends.cuda.matmul.allow_tf32)
+    setting = torch.backends.cudnn if uses_cudnn(signature.op) else torch.backends.cuda.matmul
+    return bool(setting.allow_tf32)
 
 
 def _nudge(x: Any, step: float, signs: torch.Generator) -> None:
@@ -261,7 +259,11 @@ def alike(a: Any, b: Any, least: float = 0.0) -> bool:
 
 def same(a: Any, b: Any) -> bool:
     """Whether two tensors of one type have equal bytes."""
-    return all(torch.equal(x, y) for x, y in _pieces(*(t.reshape(-1).view(torch.uint8) for t in (a, b))))
+    return all(torch.equal(x, y) for x, y in _pieces(_bytes(a), _bytes(b)))
+
+
+def _bytes(x: Any) -> Any:
+    return x.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
 def _distance(a: Any, b: Any) -> float:

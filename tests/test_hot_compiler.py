@@ -1,0 +1,53 @@
+"""How much inductor has to do for a section."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gt.types import FLOAT, TensorType, float32
+from gt.worker.hot import compiled
+from gt.worker.hot.compiled import StridedSpec, build
+from gt.worker.hot.program import Program
+from gt.worker.hot.section import Section
+from tests.test_hot_levels import section
+
+PARAMETERS = 24
+
+
+def step_of_an_optimizer() -> Section:
+    """One step of AdamW on parameters of equal shapes."""
+    t, n = TensorType((8, 8), float32), PARAMETERS
+    operands = (*range(4 * n), *(~k for k in range(6)))
+    flags = {"n": n, "amsgrad": False, "maximize": False, "decoupled": True}
+    call = ("adam_step", (*[t] * (4 * n), *[FLOAT] * 6), operands, tuple(range(3 * n)), True, flags)
+    return section(call, inputs=4 * n, results=())
+
+
+def test_updates_of_equal_parameters_are_not_all_compared_with_each_other(monkeypatch) -> None:
+    """They read the same numbers, so inductor would try to fuse each with the 64 after it."""
+    from torch._inductor.scheduler import Scheduler
+
+    counts = {"pairs": 0}
+    real_can_fuse = Scheduler.can_fuse
+
+    def can_fuse(*arguments, **options):
+        counts["pairs"] += 1
+        return real_can_fuse(*arguments, **options)
+
+    def codegen(scheduler):
+        raise RuntimeError("scheduled")  # the code is of no interest here
+
+    monkeypatch.setattr(Scheduler, "can_fuse", can_fuse)
+    monkeypatch.setattr(Scheduler, "codegen", codegen)
+    step, cpu = step_of_an_optimizer(), torch.device("cpu")
+    program = Program(step, [1e-3, 0.9, 0.999, 1e-8, 0.01, 1.0], frozenset((0, 5)), cpu, compiled=True)
+
+    def pairs(limit: int) -> int:
+        monkeypatch.setattr(compiled, "COMPARED_NODES", limit)
+        counts["pairs"] = 0
+        with pytest.raises(Exception, match="scheduled"):
+            build(program, [StridedSpec((8, 8), (8, 1), torch.float32, cpu)] * step.inputs)
+        return counts["pairs"]
+
+    assert 0 < pairs(compiled.COMPARED_NODES) < pairs(64) * 2 // 3

@@ -1,0 +1,73 @@
+"""Trials that compiled code has passed are not repeated by the next process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import torch
+
+from gt.worker.hot import level_switch, verdicts
+from gt.worker.hot.compiled import CompiledProgram
+from gt.worker.hot.compiler import Compiler
+from gt.worker.hot.level_switch import LevelSwitch
+from gt.worker.hot.levels import Levels
+from gt.worker.hot.program import Program
+from gt.worker.hot.section import Section
+from gt.worker.hot.verdicts import Verdicts
+from tests.test_hot_levels import ENGINE, scaled
+
+
+def test_a_second_process_needs_no_trial(tmp_path, monkeypatch) -> None:
+    """The same code has passed its trial; other code has not, even if only a number differs, or GT itself."""
+    monkeypatch.setenv("GT_CACHE_DIR", str(tmp_path))
+    # the code itself may be from an earlier run of the tests
+    monkeypatch.setenv(
+        "TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}", "code")
+    )
+    trials: list[Section] = []
+    real = level_switch.run_trial
+    monkeypatch.setattr(level_switch, "run_trial", lambda s, *rest: trials.append(s) or real(s, *rest))
+
+    def start(factor: int) -> dict:
+        levels, x, y = Levels(ENGINE, "all"), torch.ones(3, 4), torch.ones(3, 4)
+        repeated = scaled()
+        for _ in range(3):
+            (result,) = levels.run(repeated, [x, y], [1, factor], {})
+            assert result[0, 0] == 2 * factor
+        (stats,) = levels.stats()
+        levels.close()
+        assert stats["level"] == "compiled"
+        return stats
+
+    start(3)
+    assert len(trials) == 1
+    start(3)
+    assert len(trials) == 1
+    start(4)
+    assert len(trials) == 2
+    monkeypatch.setattr(verdicts, "_source_digest", lambda: "another version of GT")
+    start(4)
+    assert len(trials) == 3
+    for path in tmp_path.rglob("trials/*"):
+        path.write_text("not json")
+    start(4)
+    assert len(trials) == 4
+    start(4)
+    assert len(trials) == 4
+
+
+def test_code_that_was_slower_is_tried_again(tmp_path) -> None:
+    """In a process that uses it only if it is faster."""
+    kept = Verdicts(str(tmp_path))
+    kept.keep("key", ((1.0, 2.0), (0.0, 0.0)))
+    assert kept.find("key") == ((1.0, 2.0), (0.0, 0.0))
+    assert kept.find("other") is None
+    assert Verdicts("").find("key") is None
+    program = Program(scaled(), [2, 3], frozenset(), torch.device("cpu"), compiled=True)
+    for at_once, passes in ((True, True), (False, False)):
+        compiled = CompiledProgram(program, None, [set()], [], 0.0, "key")
+        compiler = Compiler(ENGINE)
+        compiler.use_folder(str(tmp_path))
+        switch = LevelSwitch(scaled(), ENGINE, at_once, compiler)
+        assert switch._passes_trial(compiled, [torch.ones(3, 4), torch.ones(3, 4)], [2, 3]) == passes, at_once
