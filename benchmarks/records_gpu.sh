@@ -8,7 +8,7 @@
 #   replay      15   a recorded training step of two ranks, and its replay, also in CUDA graphs
 #   60m 50, 60m-gt 60, 220m 60, 2.9b 50    training of the transformer suite, of this many parameters, one under GT
 #   quick       20   auto-sharding
-# All take 8 minutes. If a run was cut off, run the parts that are missing, with the same FOLDER and commit.
+# All take about 8 minutes. If a run was cut off, run the parts that are missing, with the same FOLDER and commit.
 # A figure in a README names its record: replace both. PYTHON names the interpreter (default: python3).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
