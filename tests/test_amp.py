@@ -258,3 +258,16 @@ def test_the_widest_dtype_is_that_of_all_operands():
         a, b = gt.ones(2).half(), gt.ones(2).bfloat16()
         assert gt.cat([a, b]).dtype is gt.cat([b, a]).dtype is gt.float32
         assert gt.cat([a, a.double()]).dtype is gt.float64
+
+
+def test_leaves_that_share_a_value_each_have_a_gradient() -> None:
+    """Each is cast once, and cached by itself."""
+    w = gt.ones(3, 3, requires_grad=True)
+    twin, x = w.detach().requires_grad_(), gt.ones(2, 3)
+    with gt.autocast(dtype=gt.bfloat16):
+        y, z = x @ w, x @ twin
+        w.requires_grad_(False).requires_grad_().register_hook(lambda g: g * 3)
+        hooked = x @ w
+    (y.sum() + z.sum() * 2 + hooked.sum() * 0).backward()
+    assert twin.grad is not None
+    assert twin.grad.numpy().tolist() == [[4.0] * 3] * 3

@@ -14,7 +14,7 @@ import pytest
 
 import gt
 from gt.client.compile.function import CompiledFunction
-from gt.client.compile.recording import ModuleStates
+from gt.client.compile.module_states import ModuleStates
 from gt.client.stream.session import Session
 from gt.client.stream.templates import MAX_WAITS
 from gt.testing import Cluster

@@ -144,7 +144,8 @@ def _cast_down(x: Tensor, lower: DType, site: int) -> Tensor:
     cache = _mode.cache
     if cache is None or not isinstance(x._node, LeafNode):
         return unary(TO, x, TO_ATTRS[lower], site)
-    key = x._cell, x._cell.version, lower, emit.tape.mode.enabled
+    # with the node: several leaves may share a value, and each has a gradient of its own
+    key = x._cell, x._node, x._cell.version, lower, emit.tape.mode.enabled
     cached = cache.get(key)
     if cached is None:
         cached = cache[key] = unary(TO, x, TO_ATTRS[lower], site)

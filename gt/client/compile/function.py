@@ -16,7 +16,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from gt.client.compile.recording import PLAIN, Irregular, NeedsGradients, Recording, Source, finish
+from gt.client.compile.module_states import PLAIN
+from gt.client.compile.recording import Irregular, NeedsGradients, Recording, Source, finish
 from gt.client.compile.surroundings import Surroundings
 from gt.client.stream import configuration, recorder, scope
 from gt.client.stream.connect import session as current_session

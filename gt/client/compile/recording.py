@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from itertools import chain
-from operator import attrgetter, call, is_, itemgetter, methodcaller
+from operator import methodcaller
 from typing import Any
 
 from msgspec import Struct, field
 
+from gt.client.compile.module_states import ModuleStates, hooks_on
+from gt.client.compile.optimizer_states import OptimizerState
 from gt.client.stream.recorder import Recorder
 from gt.client.stream.session import Session
 from gt.client.tensor.tensor import Tensor
@@ -78,15 +79,15 @@ class Recording(Struct, eq=False):
     replaced: list[Any] = field(default_factory=list)
     #: whether a replay only creates tensors, so that one that is not needed may run as well
     only_creates: bool = False
-    #: for each tensor in ``grads``: `_hooks_on` of it
+    #: for each tensor in ``grads``: `hooks_on` of it
     hooked: list[int] = field(default_factory=list)
-    #: how many tensors each group of each optimizer has
-    groups: list[list[int]] = field(default_factory=list)
+    #: the state of each optimizer that is stepped
+    optimizer_states: list[OptimizerState] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ids = [what().id if kind == "cell" else 0 for kind, what in self.sources]
-        self.hooked = [_hooks_on(tensor) for tensor, _, _ in self.grads]
-        self.groups = [group_sizes(optimizer) for optimizer, _ in self.optimizers]
+        self.hooked = [hooks_on(tensor) for tensor, _, _ in self.grads]
+        self.optimizer_states = [OptimizerState(optimizer, stepped) for optimizer, stepped in self.optimizers]
         self.from_arguments = [(k, what) for k, (kind, what) in enumerate(self.sources) if kind == "argument"]
         self.from_grads = [(k, what) for k, (kind, what) in enumerate(self.sources) if kind == "grad"]
         used = {id(what) for kind, what in self.sources if kind == "grad"}
@@ -95,12 +96,12 @@ class Recording(Struct, eq=False):
         self.only_creates = not any(changes)
 
     def holds(self) -> bool:
-        """Is the state that it was recorded under unchanged: modules, gradients, hooks, optimizer groups? Whether its
+        """Is the state that it was recorded under unchanged: modules, gradients, hooks, optimizers? Whether its
         tensors still exist is in `lost`."""
         for (tensor, had_grad, _), hooked in zip(self.grads, self.hooked, strict=True):
-            if (tensor._grad is not None) is not had_grad or _hooks_on(tensor) != hooked:
+            if (tensor._grad is not None) is not had_grad or hooks_on(tensor) != hooked:
                 return False
-        return self.modules.hold() and self.groups == [group_sizes(optimizer) for optimizer, _ in self.optimizers]
+        return self.modules.hold() and all(state.holds() for state in self.optimizer_states)
 
     def difference(self, other: Recording) -> str:
         """How another recording of the same call differs; "" if it does not."""
@@ -116,80 +117,6 @@ class Recording(Struct, eq=False):
         if tensors != other_tensors:
             return "it uses other tensors than the last time: make them arguments"
         return "" if self.returned == other.returned else "it returns something else than the last time"
-
-
-#: attributes of a module, or of an object, are compared if they are of these types
-PLAIN = frozenset((bool, int, float, str, type(None)))
-NODE = attrgetter("_node")
-TABLES = ("_parameters", "_buffers")
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-class ModuleStates:
-    """What the words of modules depend on: training mode, parameters, buffers, plain attributes, hooks.
-
-    All modules share a few long lists, so that a comparison is a few calls, however many modules there are. A value is
-    the same object as before in nearly all calls, so objects are compared before values.
-    """
-
-    def __init__(self, modules: list[Any]) -> None:
-        self._each = each = [module.__dict__ for module in modules]
-        self._tables = [attributes[name] for attributes in each for name in TABLES]
-        self._tensors = [tensor for table in self._tables for tensor in table.values()]
-        self._sizes = [*map(len, each), *map(len, self._tables)]
-        #: one for each module: gets the tables and the plain attributes
-        self._getters = [
-            itemgetter(*TABLES, *(name for name, x in attributes.items() if type(x) in PLAIN)) for attributes in each
-        ]
-        self._values = [*chain.from_iterable(map(call, self._getters, each))]
-        self._leaves = [p for attributes in each for p in attributes["_parameters"].values() if p is not None]
-        self._nodes = [p._node for p in self._leaves]
-        self._module_hooks = [attributes[name] for attributes in each for name in HOOKS]
-        self._leaf_hooks = [node.hooks for node in self._nodes if node is not None]
-        self._hook_counts = self._count_hooks()
-        self._had_hooks = self._have_hooks()
-
-    def hold(self) -> bool:
-        """Are the modules as they were?"""
-        if [*map(len, self._each), *map(len, self._tables)] != self._sizes:
-            return False
-        try:
-            values = chain.from_iterable(map(call, self._getters, self._each))
-            same = all(map(is_, values, self._values)) or self._have_equal_values()
-        except KeyError:
-            return False
-        return (
-            same
-            and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._tensors))
-            and all(map(is_, map(NODE, self._leaves), self._nodes))
-            and (not (self._had_hooks or self._have_hooks()) or self._count_hooks() == self._hook_counts)
-        )
-
-    def _have_hooks(self) -> bool:
-        return any(self._module_hooks) or any(self._leaf_hooks)
-
-    def _count_hooks(self) -> list[int]:
-        return [*map(len, self._module_hooks), *map(_hooks_on, self._leaves)]
-
-    def _have_equal_values(self) -> bool:
-        """Are plain values that are other objects than before equal to those, and everything else the same objects?"""
-        values = [*chain.from_iterable(map(call, self._getters, self._each))]
-        for x, before in zip(values, self._values, strict=True):
-            # repr tells 0.0 from -0.0
-            if x is not before and not (type(x) is type(before) and type(x) in PLAIN and repr(x) == repr(before)):
-                return False
-        self._values = values
-        return True
-
-
-def _hooks_on(p: Any) -> int:
-    """0 if no gradient flows to it; else 1 plus the number of hooks that see the gradient."""
-    return 0 if p is None or p._node is None else 1 + sum(map(len, p._node.hooks.values()))
-
-
-def group_sizes(optimizer: Any) -> list[int]:
-    """The number of tensors in each group of an optimizer."""
-    return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def finish(recorder: Recorder, session: Session, arguments: list[Any], returned: Any) -> Recording:
@@ -242,7 +169,7 @@ class _RecordingBuilder:
         ]
         return Recording(
             self.words, kinds, sources, [self.words[p] for p in kinds.numbers], drawn, self._draws(), stepped,
-            recorder.optimizers, ModuleStates([*recorder.modules]), grads, types, written,
+            recorder.optimizers, ModuleStates([*recorder.modules], kinds.inputs), grads, types, written,
             [sources[k] for k in sorted(freed)], rebuild, comparable,
             1 + max((k for _, k in kinds.created_uses + kinds.created_frees), default=-1),
             self.lost,

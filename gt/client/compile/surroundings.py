@@ -16,13 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from gt.client.compile.recording import PLAIN
+from gt.client.compile.module_states import MAX_DEPTH, MAX_ITEMS, PLAIN
 from gt.client.tensor.tensor import Tensor
 
-#: A longer container is compared as an object: which one it is, not what is in it.
-MAX_ITEMS = 64
-#: how deep containers and objects are compared
-MAX_DEPTH = 3
 _MISSING, _CHANGED = "no such variable", "changed by the function"
 
 

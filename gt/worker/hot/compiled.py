@@ -23,7 +23,7 @@ from gt.worker.hot.traced_forms import TracedForms
 from gt.worker.hot.verdicts import verdict_key
 
 #: With how many of the nodes that use the same tensor inductor compares a node. All updates of an optimizer read its
-#: numbers: with inductor's own 64, a sixth of the time for a training step is spent on pairs of updates.
+#: numbers: with inductor's own 64, a seventh of the time for a training step is spent on pairs of updates.
 COMPARED_NODES = 16
 
 #: held while torch traces: its tracer is not thread-safe

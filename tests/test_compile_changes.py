@@ -1,0 +1,170 @@
+"""A compiled function sees what its caller changes between two calls: in modules, in optimizers.
+
+What is replaced is kept, as an exponential average of weights or a checkpoint keeps it. So the recording's own tensors
+still exist, and only a comparison shows that they are not the ones in use any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.client.stream.session import Session
+from gt.testing import Cluster
+
+Change = Callable[[Any, Any], Any]
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Cluster(backend="numpy").client() as session:  # nothing is compiled on the worker, so the bits are the same
+        yield session
+
+
+class Net(gt.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act = gt.nn.Linear(3, 3), gt.nn.ReLU()
+        self.scales, self.options, self.sizes, self.mask = [1.0], {"scale": 1.0}, (1, 3), gt.ones(3)
+
+    def forward(self, x: Any) -> Any:
+        scale = self.scales[0] * self.options["scale"] * self.sizes[0]
+        return self.act(self.linear(x)) * self.mask * scale
+
+
+#: how a module is changed; what a change returns is kept
+MODULE: dict[str, Callable[[Net], Any]] = {
+    "data of a parameter": lambda net: (net.linear.weight.data, setattr(net.linear.weight, "data", gt.ones(3, 3))),
+    "child module": lambda net: (net.linear, setattr(net, "linear", gt.nn.Linear(3, 3))),
+    "child without parameters": lambda net: setattr(net, "act", gt.nn.Tanh()),
+    "in a tuple": lambda net: setattr(net, "sizes", (2, 3)),
+    "in a list": lambda net: net.scales.__setitem__(0, 3.0),
+    "in a dict": lambda net: net.options.update(scale=3.0),
+    "another list": lambda net: (net.scales, setattr(net, "scales", [2.0])),
+    "tensor": lambda net: (net.mask, setattr(net, "mask", gt.zeros(3))),
+    "data of a tensor": lambda net: (net.mask.data, setattr(net.mask, "data", gt.zeros(3))),
+    "tensor written in place": lambda net: net.mask.mul_(2),
+    "nothing": lambda net: None,
+    "an equal tuple and an equal list": lambda net: (setattr(net, "sizes", (1, 3)), setattr(net, "scales", [1.0])),
+}
+
+
+@pytest.mark.parametrize("change", MODULE)
+def test_a_module_that_was_changed(change: str, session: Session) -> None:
+    net, x = Net(), gt.tensor(np.random.default_rng(0).standard_normal((4, 3)), dtype=gt.float32)
+    compiled = gt.compile(net)
+    with gt.no_grad():
+        for _ in range(4):
+            compiled(x)
+        kept = MODULE[change](net)
+        for _ in range(4):
+            assert (compiled(x).numpy() == net(x).numpy()).all()
+    del kept
+
+
+def _load(net: Any, optimizer: Any) -> Any:
+    """Another state; the one before is kept as well."""
+    state = optimizer.state_dict()
+    scaled = {
+        number: {name: x * 5 if name.startswith("exp") else x for name, x in each.items()}
+        for number, each in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": scaled})
+    return state, scaled
+
+
+def _scale_first_average(net: Any, optimizer: Any) -> Any:
+    state = optimizer.state[net[0].weight]
+    kept, state["exp_avg"] = state["exp_avg"], state["exp_avg"] * 5
+    return kept
+
+
+def _double_data(net: Any, optimizer: Any) -> Any:
+    kept, net[0].weight.data = net[0].weight.data, net[0].weight.data * 2
+    return kept
+
+
+def _double_gradients(net: Any, optimizer: Any) -> Any:
+    def double(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad.mul_(2)
+
+    return optimizer.register_step_pre_hook(double)
+
+
+def _other_parameter(net: Any, optimizer: Any) -> Any:
+    params = optimizer.param_groups[0]["params"]
+    kept, params[3] = params[3], params[3].detach().clone().requires_grad_()
+    return kept
+
+
+#: how an optimizer is changed: its class, its options, the change
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any], Change]] = {
+    "load_state_dict": ("Adam", {}, _load),
+    "a state": ("Adam", {}, _scale_first_average),
+    "states removed": ("Adam", {}, lambda net, optimizer: optimizer.state.clear()),
+    "maximize": ("Adam", {}, lambda net, optimizer: optimizer.param_groups[0].update(maximize=True)),
+    "betas": ("Adam", {}, lambda net, optimizer: optimizer.param_groups[0].update(betas=(0.5, 0.6))),
+    "nesterov": ("SGD", {"momentum": 0.9}, lambda net, optimizer: optimizer.param_groups[0].update(nesterov=True)),
+    "momentum": ("SGD", {}, lambda net, optimizer: optimizer.param_groups[0].update(momentum=0.9)),
+    "weight decay": ("SGD", {}, lambda net, optimizer: optimizer.param_groups[0].update(weight_decay=0.1)),
+    "data of a parameter": ("SGD", {}, _double_data),
+    "a hook": ("SGD", {}, _double_gradients),
+    "another parameter": ("SGD", {}, _other_parameter),
+}
+
+
+def _trained(library: Any, change: str, compiled: bool) -> list[Any]:
+    kind, options, apply = OPTIMIZERS[change]
+    nn = library.nn
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+    for k, p in enumerate(net.parameters()):
+        p.data.copy_(library.linspace(-1, 1 + k / 10, p.numel()).reshape(p.shape))
+    optimizer = getattr(library.optim, kind)(net.parameters(), lr=0.05, **options)
+    x = library.linspace(-2, 1, 12).reshape(4, 3)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = (net(x) ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run, losses, kept = gt.compile(step) if compiled else step, [], None
+    for k in range(12):
+        if k == 6:
+            kept = apply(net, optimizer)
+        losses.append(run())
+    del kept
+    return [t.detach().numpy() for t in (*losses, *net.parameters())]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("change", OPTIMIZERS)
+def test_an_optimizer_that_was_changed(change: str, compiled: bool, session: Session) -> None:
+    for a, b in zip(_trained(torch, change, False), _trained(gt, change, compiled), strict=True):
+        assert np.allclose(a, b, atol=1e-4)
+
+
+def test_numbers_of_an_optimizer_do_not_need_another_recording(session: Session) -> None:
+    net = gt.nn.Linear(3, 3)
+    optimizer, runs = gt.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0.1), 0
+
+    @gt.compile
+    def step(x: Any) -> None:
+        nonlocal runs
+        runs += 1
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+
+    for k in range(12):
+        optimizer.param_groups[0].update(lr=0.1 / (k + 1), weight_decay=0.1 + k, betas=(0.5 + k / 100, 0.9))
+        net.last = gt.ones(3) * k  # a tensor that no call uses
+        step(gt.ones(2, 3))
+    assert runs < 5
