@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import gt
 from gt.client.stream import outbox, templates
+from gt.client.stream.candidates import MIN_REPEATED, MIN_REPEATS, find_period
 from gt.client.stream.connect import use
 from gt.client.stream.session import Session
 from gt.errors import GtError
@@ -340,3 +342,66 @@ def test_two_threads_of_one_session(system: Any) -> None:
     client = system.client(THREADS)
     client.expect("fell True wrong []", 60)
     assert client.end() == 0
+
+
+# -- periods ---------------------------------------------------------------------------------
+
+
+def repeated_end(codes: list[int], period: int) -> int:
+    """How many codes at the end have this period."""
+    same = itertools.takewhile(lambda k: codes[-k] == codes[-k - period], range(1, len(codes) - period + 1))
+    return sum(1 for _ in same) + period
+
+
+def slow_period(codes: list[int]) -> int:
+    """The period of the longest repeated end, found by trying all."""
+    best = covered = 0
+    for period in range(1, len(codes) // MIN_REPEATS + 1):
+        length = repeated_end(codes, period)
+        if length >= max(MIN_REPEATS * period, MIN_REPEATED) and length > covered:
+            best, covered = period, length
+    return best
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_period_of_codes(seed: int) -> None:
+    """Loops in loops, of few codes or many, after a beginning of other codes, in the middle of a repetition."""
+    draw = random.Random(seed)
+    codes = draw.choice(([7], [7, 300], [*range(16, 40)], [*range(1 << 40, (1 << 40) + 50)]))
+    layer = [draw.choice(codes) for _ in range(draw.randint(1, 9))]
+    head = [draw.choice(codes) for _ in range(draw.randint(0, 12))]
+    step = [*layer * draw.randint(1, 6), *head]
+    begin = [draw.choice([*codes, -1]) for _ in range(draw.randint(0, 60))]
+    program = begin + step * draw.randint(1, 7)
+    program = program[: len(program) - draw.randint(0, len(step))]
+    assert find_period(program) == slow_period(program)
+
+
+def test_a_long_step_without_cuts_is_repeated() -> None:
+    """As when tokens are generated without a read: a step of more than a thousand words."""
+    rounds, products = 60, 160
+    with Cluster(workers=1, backend="numpy").client() as session:
+        weights = [gt.ones(4) for _ in range(8)]
+        x = gt.ones(4)
+        for _ in range(rounds):
+            for k in range(products):
+                x = (x * weights[k * k % 7]).relu()
+        assert x.tolist() == [1.0] * 4
+        stats = gt.debug.get_worker_stats()["worker 0"]
+        assert session.outbox.templates.announced
+        assert stats["hot_instructions"] > rounds * products
+
+
+def test_uploads_before_a_loop_without_cuts() -> None:
+    """The bytes of uploads are words too. They come before the words that repeat, which may be fewer than a batch."""
+    for seed in range(40):
+        draw = random.Random(seed)
+        with Cluster(workers=1, backend="numpy").client():
+            kept = [gt.tensor([1.0] * draw.randint(1, 8)) for _ in range(draw.randint(1, 200))]
+            x = gt.ones(3)
+            for _ in range(draw.randint(10, 400)):
+                x = x + 1
+            for _ in range(2000):
+                x = x * 1.0
+            assert x.tolist() == [x[0].item()] * 3
+            del kept

@@ -1,4 +1,4 @@
-"""Stretches of words that were seen once: an equal one makes a template of them.
+"""Stretches of words that were seen once: an equal one makes a template of them. And the periods of loops.
 
 Stretches are found by their length and first codes. Several different ones may have these in common, for example two
 parts of a pipeline on one stage, which differ only in where they send their results. They are kept side by side.
@@ -6,6 +6,7 @@ parts of a pipeline on one stage, which differ only in where they send their res
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -88,3 +89,48 @@ class Candidates:
 def joined(submissions: list[list[Any]]) -> list[Any]:
     """The words of submissions as one list."""
     return submissions[0] if len(submissions) == 1 else [word for words in submissions for word in words]
+
+
+# -- loops without cuts --------------------------------------------------------------------
+
+#: How often it must have repeated, and how many instructions all repetitions must have.
+MIN_REPEATS, MIN_REPEATED = 3, 24
+#: The most periods that are tried. Within a period there may be loops too, over equal layers for example.
+MAX_TRIED = 64
+_ITEM = array("q").itemsize
+
+
+def find_period(codes: list[int]) -> int:
+    """The period of the longest repeated end of this sequence, if it repeats `MIN_REPEATS` times; else 0.
+
+    Bytes are searched and compared, which takes a few nanoseconds a code.
+    """
+    data = array("q", codes).tobytes()
+    # at least so many codes at the end stand one period before as well
+    last = data[-(MIN_REPEATED - MIN_REPEATED // MIN_REPEATS) * _ITEM :]
+    best = covered = 0
+    end = len(data) - 1
+    for _ in range(MAX_TRIED):
+        at = data.rfind(last, 0, end)
+        if at < 0:
+            break
+        end = at + len(last) - 1
+        shift = len(data) - len(last) - at
+        if shift % _ITEM:
+            continue  # the bytes are those of other codes
+        length = _repeated_bytes(data, shift)
+        if length >= max(MIN_REPEATS * shift, MIN_REPEATED * _ITEM) and length > covered:
+            best, covered = shift // _ITEM, length
+    return best
+
+
+def _repeated_bytes(data: bytes, shift: int) -> int:
+    """How long the end of the data is that equals itself after a shift."""
+    low, high = 0, len(data) - shift
+    while low < high:
+        middle = (low + high + 1) // 2
+        if data[len(data) - shift - middle : len(data) - shift] == data[len(data) - middle :]:
+            low = middle
+        else:
+            high = middle - 1
+    return low // _ITEM * _ITEM + shift

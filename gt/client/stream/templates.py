@@ -20,7 +20,7 @@ from itertools import pairwise
 from operator import itemgetter, neg
 from typing import TYPE_CHECKING, Any
 
-from gt.client.stream.candidates import Candidate, Candidates, Codes, Key, joined
+from gt.client.stream.candidates import MIN_REPEATS, Candidate, Candidates, Codes, Key, find_period, joined
 from gt.ops import Signature
 from gt.ops.signature import HEAD
 from gt.wire.fragments import NoFragment, SortedWords, make_fragment, run_words, sort_words
@@ -44,8 +44,9 @@ MAX_WHOLE_WORDS, SECTION_WORDS = 4096, 1280
 KEY_CODES = 4
 #: The most times that the background thread waits for the rest of a known stretch. Then it sends the words as they are.
 MAX_WAITS = 25
-#: To find a period: instructions examined, repetitions required, and instructions required in all repetitions.
-PERIOD_WINDOW, MIN_REPEATS, MIN_REPEATED = 1024, 3, 24
+#: To find a period: the last submissions, which are examined. Beyond the second number of them it is searched for less
+#: often: a search takes time for each instruction.
+PERIOD_SUBMISSIONS, OFTEN_SEARCHED = 80, 8
 
 
 def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
@@ -128,7 +129,7 @@ class Templates:
         self._submissions: list[list[Any]] | None = []
         self._sent = 0
         #: the last submissions of the stretch, whatever its length
-        self._last: deque[list[Any]] = deque(maxlen=8)
+        self._last: deque[list[Any]] = deque(maxlen=PERIOD_SUBMISSIONS)
         #: the first id that the stretch may define
         self.base = 1
         #: fragments to announce with the next submission
@@ -343,18 +344,18 @@ class Templates:
         """The number of words after which the submitted words repeat; 0 if they do not."""
         if not self._last or self._sent < self._next_search or not self.enabled:
             return 0
-        self._next_search = 2 * self._sent
+        self._next_search = (2 if len(self._last) <= OFTEN_SEARCHED else 4) * self._sent
         words = joined(list(self._last))
         starts = self.instruction_starts(words)
         if starts is None:
             return 0
-        starts = starts[-PERIOD_WINDOW:]
         codes = [words[s] if words[s] >= 0 else -1 for s in starts]
-        if not (period := _period(codes)):
+        if not (period := find_period(codes)):
             return 0
         once = starts[-1] - starts[-1 - period]
         length = once * max(1, BATCH_WORDS // once)
-        length -= _leading_frees(words[-length:])
+        if len(words) - length in starts:  # else other instructions came before those that repeat
+            length -= _leading_frees(words[-length:])
         return length if length >= MIN_WORDS else 0
 
     def instruction_starts(self, words: list[Any]) -> list[int] | None:
@@ -383,18 +384,3 @@ class Templates:
 def _leading_frees(words: list[Any]) -> int:
     """The number of words before the first instruction. They free tensors and belong to no fragment."""
     return next((k for k, word in enumerate(words) if word >= 0), len(words))
-
-
-def _period(codes: list[int]) -> int:
-    """After how many codes the end of the sequence repeats, if it does so `MIN_REPEATS` times; else 0."""
-    codes = codes[::-1]  # ``border`` is the failure table of Knuth, Morris and Pratt for these
-    border, k, best = [0] * len(codes), 0, 0
-    for i in range(1, len(codes)):
-        while k and codes[i] != codes[k]:
-            k = border[k - 1]
-        if codes[i] == codes[k]:
-            k += 1
-        border[i] = k
-        if i + 1 >= max(MIN_REPEATS * (i + 1 - k), MIN_REPEATED):
-            best = i + 1 - k
-    return best
