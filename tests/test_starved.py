@@ -11,7 +11,7 @@ from gt.worker.hot.level_switch import HOT_RUNS
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import interpret
 from gt.worker.hot.section import Section
-from gt.worker.hot.starved import MAX_SECTION_SHARE, MAX_SHARE, MIN_CALLS, MIN_IDLE, WINDOW, StarvedSections
+from gt.worker.hot.starved import MAX_SECTION_SHARE, MAX_SHARE, MIN_CALLS, MIN_KEPT_UP, WINDOW, StarvedSections
 from tests.test_hot_graphs import Graphs
 from tests.test_hot_levels import ENGINE, section
 
@@ -21,8 +21,8 @@ TOTAL = 1 << 20
 
 class Device:
     def __init__(self) -> None:
-        self.idle, self.free = True, TOTAL
-        self.starved = StarvedSections(lambda: self.idle, lambda: (self.free, TOTAL))
+        self.keeps_up, self.free = True, TOTAL
+        self.starved = StarvedSections(lambda: self.keeps_up, lambda: (self.free, TOTAL))
 
 
 def chain(calls: int = MIN_CALLS, side: int = SIDE) -> Section:
@@ -39,21 +39,21 @@ def asked(device: Device, which: Section, runs: int) -> list[bool]:
 def test_a_device_that_waits() -> None:
     device, which = Device(), chain()
     assert device.starved.fits(which)
-    assert asked(device, which, MIN_IDLE + 1) == [False] * (MIN_IDLE - 1) + [True, True]
+    assert asked(device, which, MIN_KEPT_UP + 1) == [False] * (MIN_KEPT_UP - 1) + [True, True]
 
 
 def test_a_device_that_is_busy() -> None:
     device, which = Device(), chain()
-    device.idle = False
+    device.keeps_up = False
     assert not any(asked(device, which, 3 * WINDOW))
-    device.idle = True  # later it is not
-    assert asked(device, which, MIN_IDLE)[-1]
+    device.keeps_up = True  # later it is not
+    assert asked(device, which, MIN_KEPT_UP)[-1]
 
 
 def test_a_device_that_is_busy_now_and_then() -> None:
     device, which, answers = Device(), chain(), []
     for k in range(5 * WINDOW):
-        device.idle = k % 2 == 0
+        device.keeps_up = k % 2 == 0
         answers.append(device.starved.starves(which))
     assert not any(answers)
 
@@ -88,7 +88,7 @@ def test_a_device_without_free_memory() -> None:
 @pytest.fixture
 def levels(monkeypatch) -> tuple[Levels, Device, Graphs]:
     device, graphs = Device(), Graphs()
-    monkeypatch.setattr("gt.worker.hot.levels.on_device", lambda _: device.starved)
+    monkeypatch.setattr("gt.worker.hot.levels.on_engine", lambda _: device.starved)
     levels = Levels(ENGINE, "starved")
     levels._compiler = Compiler(ENGINE, graphs)
     return levels, device, graphs
@@ -108,8 +108,8 @@ def run(levels: Levels, which: Section, runs: int) -> list[bool]:
 
 def test_a_section_becomes_a_graph_and_is_never_compiled(levels) -> None:
     levels, _, graphs = levels
-    fast = run(levels, chain(), MIN_IDLE + HOT_RUNS + 5)
-    assert fast.index(True) == MIN_IDLE + HOT_RUNS - 1
+    fast = run(levels, chain(), MIN_KEPT_UP + HOT_RUNS + 5)
+    assert fast.index(True) == MIN_KEPT_UP + HOT_RUNS - 1
     assert all(fast[fast.index(True) :])
     assert graphs.captures == 1
     assert [entry["level"] for entry in levels.stats()] == ["graph"]
@@ -118,7 +118,7 @@ def test_a_section_becomes_a_graph_and_is_never_compiled(levels) -> None:
 
 def test_a_busy_device_has_no_graphs(levels) -> None:
     levels, device, graphs = levels
-    device.idle = False
+    device.keeps_up = False
     assert not any(run(levels, chain(), 40))
     assert not graphs.captures
 

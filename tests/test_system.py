@@ -45,8 +45,10 @@ def test_same_seed_same_numbers_whatever_the_workers(stack):
     """
     client = script(program, stack=stack, GT_SHARE_GPUS="1")
     assert client.end() == 0, client.output
-    assert len(client.lines) == 3
-    assert len(set(client.lines)) == 1
+    # a busy machine may take longer to start than a wait is silent
+    lines = [line for line in client.lines if not line.startswith("[gt] waiting for")]
+    assert len(lines) == 3
+    assert len(set(lines)) == 1
 
 
 def test_gpu_workers_really_changes_the_number(stack):

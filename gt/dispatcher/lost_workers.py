@@ -13,7 +13,7 @@ from gt.wire.words import FETCH, FORGET, RESET, RUN
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
 #: The text for a system that a client started for itself.
-NO_WORKERS_LEFT = "the local system has no worker any more; gt.gpu_workers(1) starts a new one"
+NO_WORKERS_LEFT = "the local system has no worker; if none is starting, gt.gpu_workers(1) starts one"
 
 #: Seconds that a client with work waits for a first worker before its reads are answered with an error.
 WORKER_WAIT_S = 2.0

@@ -45,6 +45,8 @@ class TorchEngine:
         self._events: deque[torch.cuda.Event] = deque()
         #: the stream that they are recorded in
         self._stream: Any = None
+        #: whether the device had done what it got a few messages before; then it waits for instructions
+        self.keeps_up = False
         #: see `memory`
         self._most_used = 0
 
@@ -163,7 +165,9 @@ class TorchEngine:
         events = self._events
         if len(events) >= MAX_EXECUTES_AHEAD:
             event = events.popleft()
-            event.synchronize()
+            self.keeps_up = bool(event.query())  # type: ignore[no-untyped-call]
+            if not self.keeps_up:
+                event.synchronize()
         else:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._stream = torch.cuda.current_stream(self._device)

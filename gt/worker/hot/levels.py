@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.worker.engines import Engine
 from gt.worker.hot.section import Section, title
-from gt.worker.hot.starved import StarvedSections, on_device
+from gt.worker.hot.starved import StarvedSections, on_engine
 
 if TYPE_CHECKING:
     from gt.worker.hot.compiler import Compiler
@@ -31,7 +31,7 @@ class Levels:
         self._engine = engine
         self._off, self._compiles, self._all = mode == OFF, mode not in (STARVED, GRAPHS), mode == ALL
         #: in the mode "starved": which sections these are
-        self._starved = on_device(engine.device) if mode == STARVED else None
+        self._starved = on_engine(engine) if mode == STARVED else None
         #: without torch every section is interpreted, even if its signal requires compiling
         self._never = engine.name != "torch"
         self._switches: dict[Section, LevelSwitch] = {}

@@ -2,8 +2,8 @@
 
 Where many small kernels follow each other, the device waits for the worker, which starts them one by one; a graph
 starts all of them at once. Such a section has the same bits as before. A device that is busy anyway gains nothing, and
-a graph takes memory of its own, so this is decided by what is seen: whether the device had nothing left to do when the
-section began. The memory of all these graphs is limited.
+a graph takes memory of its own, so this is decided by what is seen: whether the device keeps up with the worker, or is
+the slower of the two. The memory of all these graphs is limited.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gt.worker.hot.section import Section
 MIN_CALLS = 12
 #: Of this many runs in a row ...
 WINDOW = 8
-#: ... the device was idle before this many.
-MIN_IDLE = 6
+#: ... the device had kept up before this many.
+MIN_KEPT_UP = 6
 #: The largest share of the device's memory that the results of one section, and of all of them, may take.
 MAX_SECTION_SHARE, MAX_SHARE = 0.05, 0.15
 #: The share of the device's memory that must be free.
@@ -29,11 +29,12 @@ MIN_FREE_SHARE = 0.5
 class StarvedSections:
     """Decides for the sections of one device."""
 
-    def __init__(self, is_idle: Callable[[], bool], memory: Callable[[], tuple[int, int]]) -> None:
-        """``is_idle()``: whether the device has done all its work; ``memory()``: the free bytes of it, and all."""
-        self._is_idle, self._memory = is_idle, memory
-        #: section -> whether the device was idle before its last runs
-        self._idle: dict[Section, deque[bool]] = {}
+    def __init__(self, keeps_up: Callable[[], bool], memory: Callable[[], tuple[int, int]]) -> None:
+        """``keeps_up()``: whether the device is done with all but the last few messages; ``memory()``: its free bytes,
+        and all of them."""
+        self._keeps_up, self._memory = keeps_up, memory
+        #: section -> whether the device kept up before its last runs
+        self._kept_up: dict[Section, deque[bool]] = {}
         #: section -> the bytes of its results
         self._graphs: dict[Section, int] = {}
 
@@ -46,27 +47,25 @@ class StarvedSections:
         """Called before each run of a section that fits: whether it becomes a graph now."""
         if section in self._graphs:
             return True
-        idle = self._idle.setdefault(section, deque(maxlen=WINDOW))
-        idle.append(self._is_idle())
-        if sum(idle) < MIN_IDLE:
+        kept_up = self._kept_up.setdefault(section, deque(maxlen=WINDOW))
+        kept_up.append(self._keeps_up())
+        if sum(kept_up) < MIN_KEPT_UP:
             return False
         nbytes = section.created_bytes()
         free, total = self._memory()
         if free < MIN_FREE_SHARE * total or sum(self._graphs.values()) + nbytes > MAX_SHARE * total:
-            idle.clear()  # ask again later
+            kept_up.clear()  # ask again later
             return False
         self._graphs[section] = nbytes
         return True
 
     def forget(self, section: Section) -> None:
-        self._idle.pop(section, None)
+        self._kept_up.pop(section, None)
         self._graphs.pop(section, None)
 
 
-def on_device(device: Any) -> StarvedSections:
-    """For the sections of a GPU."""
+def on_engine(engine: Any) -> StarvedSections:
+    """For the sections of an engine with a GPU."""
     import torch
 
-    return StarvedSections(
-        lambda: bool(torch.cuda.current_stream(device).query()), lambda: torch.cuda.mem_get_info(device)
-    )
+    return StarvedSections(lambda: bool(engine.keeps_up), lambda: torch.cuda.mem_get_info(engine.device))
