@@ -69,6 +69,8 @@ def test_a_module_that_was_changed(change: str, session: Session) -> None:
 
 
 class Trainer:
+    factor = 1
+
     def __init__(self) -> None:
         self.net, self.mask, self.scale, self.options, self.calls = (
             gt.nn.Linear(3, 3),
@@ -83,9 +85,13 @@ class Trainer:
         return self.scaled(self.net(x) * self.mask)
 
     def scaled(self, x: Any) -> Any:
-        return x * self.scale * self.options.k
+        return x * self.scale * self.options.k * self.factor
 
     __call__ = step
+
+    @gt.compile
+    def decorated(self, x: Any) -> Any:
+        return self.step(x)
 
 
 #: how the object is changed whose method is compiled; what a change returns is kept
@@ -93,20 +99,23 @@ OBJECT: dict[str, Callable[[Trainer], Any]] = {
     "tensor": lambda trainer: (trainer.mask, setattr(trainer, "mask", gt.zeros(3))),
     "module": lambda trainer: (trainer.net, setattr(trainer, "net", gt.nn.Linear(3, 3))),
     "number that another method reads": lambda trainer: setattr(trainer, "scale", 3),
+    "number of the class": lambda trainer: setattr(Trainer, "factor", 3),
     "number of an object": lambda trainer: setattr(trainer.options, "k", 3),
     "nothing": lambda trainer: None,
 }
 
 
-@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("how", ["method", "object", "decorator"])
 @pytest.mark.parametrize("change", OBJECT)
-def test_an_object_that_was_changed(change: str, called: bool, session: Session) -> None:
+def test_an_object_that_was_changed(change: str, how: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "factor", 1)
     trainer, x = Trainer(), gt.tensor(np.random.default_rng(0).standard_normal((4, 3)), dtype=gt.float32)
-    compiled = gt.compile(trainer if called else trainer.step)
+    forms = {"method": lambda: gt.compile(trainer.step), "object": lambda: gt.compile(trainer)}
+    compiled = forms[how]() if how in forms else trainer.decorated
     with gt.no_grad():
         for _ in range(6):
             compiled(x)
-        assert trainer.calls < 5  # although a call changes it
+        assert trainer.calls < 5 or how == "decorator"  # although a call changes it
         kept = OBJECT[change](trainer)
         for _ in range(4):
             assert (compiled(x).numpy() == trainer.step(x).numpy()).all()

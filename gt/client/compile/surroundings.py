@@ -4,8 +4,8 @@ A number or a flag there decides what the function does, just as an argument doe
 values of the variables that the code names. The code is that of the function, of the functions of the same file that
 it names, and of the modules that it calls.
 
-If the function is a method of an object (`gt.compile(trainer.step)`), or an object that is called, then the attributes
-that its code names are such variables too.
+If the function is a method of an object, or an object that is called, then the attributes that its code names are such
+variables too.
 
 A variable that the function itself changes, such as a counter, is not compared: no call would be like the one before.
 """
@@ -178,9 +178,10 @@ def _attributes(function: FunctionType, owner: Any) -> Iterator[_Variable]:
 
 
 def _attribute(reference: Callable[[], Any], name: str) -> Any:
-    attributes = getattr(reference(), "__dict__", {})
+    owner = reference()
+    attributes = getattr(owner, "__dict__", {})
     tables = (attributes, *(attributes.get(table, {}) for table in TABLES))
-    return next((table[name] for table in tables if name in table), _MISSING)
+    return next((table[name] for table in tables if name in table), getattr(type(owner), name, _MISSING))
 
 
 def _read_cell(cell: Any) -> Any:
