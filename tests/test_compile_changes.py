@@ -1,4 +1,4 @@
-"""A compiled function sees what its caller changes between two calls: in modules, in optimizers.
+"""A compiled function sees what its caller changes between two calls: in modules, optimizers and objects.
 
 What is replaced is kept, as an exponential average of weights or a checkpoint keeps it. So the recording's own tensors
 still exist, and only a comparison shows that they are not the ones in use any more.
@@ -7,6 +7,7 @@ still exist, and only a comparison shows that they are not the ones in use any m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,60 @@ def test_a_module_that_was_changed(change: str, session: Session) -> None:
         kept = MODULE[change](net)
         for _ in range(4):
             assert (compiled(x).numpy() == net(x).numpy()).all()
+    del kept
+
+
+class Trainer:
+    factor = 1
+
+    def __init__(self) -> None:
+        self.net, self.mask, self.scale, self.options, self.calls = (
+            gt.nn.Linear(3, 3),
+            gt.ones(3),
+            1,
+            SimpleNamespace(k=1),
+            0,
+        )
+
+    def step(self, x: Any) -> Any:
+        self.calls += 1
+        return self.scaled(self.net(x) * self.mask)
+
+    def scaled(self, x: Any) -> Any:
+        return x * self.scale * self.options.k * self.factor
+
+    __call__ = step
+
+    @gt.compile
+    def decorated(self, x: Any) -> Any:
+        return self.step(x)
+
+
+#: how the object is changed whose method is compiled; what a change returns is kept
+OBJECT: dict[str, Callable[[Trainer], Any]] = {
+    "tensor": lambda trainer: (trainer.mask, setattr(trainer, "mask", gt.zeros(3))),
+    "module": lambda trainer: (trainer.net, setattr(trainer, "net", gt.nn.Linear(3, 3))),
+    "number that another method reads": lambda trainer: setattr(trainer, "scale", 3),
+    "number of the class": lambda trainer: setattr(Trainer, "factor", 3),
+    "number of an object": lambda trainer: setattr(trainer.options, "k", 3),
+    "nothing": lambda trainer: None,
+}
+
+
+@pytest.mark.parametrize("how", ["method", "object", "decorator"])
+@pytest.mark.parametrize("change", OBJECT)
+def test_an_object_that_was_changed(change: str, how: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "factor", 1)
+    trainer, x = Trainer(), gt.tensor(np.random.default_rng(0).standard_normal((4, 3)), dtype=gt.float32)
+    forms = {"method": lambda: gt.compile(trainer.step), "object": lambda: gt.compile(trainer)}
+    compiled = forms[how]() if how in forms else trainer.decorated
+    with gt.no_grad():
+        for _ in range(6):
+            compiled(x)
+        assert trainer.calls < 5 or how == "decorator"  # although a call changes it
+        kept = OBJECT[change](trainer)
+        for _ in range(4):
+            assert (compiled(x).numpy() == trainer.step(x).numpy()).all()
     del kept
 
 

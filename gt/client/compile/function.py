@@ -13,8 +13,9 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gt.client.compile.module_states import PLAIN
 from gt.client.compile.recording import Irregular, NeedsGradients, Recording, Source, finish
@@ -64,6 +65,8 @@ class CompiledFunction:
         self._warned = False
         self._variant_count = 0
         self._surroundings: Surroundings | None = None
+        #: those of a method, for each object
+        self._surroundings_of: WeakKeyDictionary[Any, Surroundings] = WeakKeyDictionary()
         #: what `call_tensors` was last called with and replayed: the types of the tensors, the state, the variant
         self._repeated: tuple[list[Any], tuple[Any, ...], Variant] | None = None
 
@@ -83,8 +86,9 @@ class CompiledFunction:
             self._variants.clear()
             self._session = session
         arguments: list[Tensor] = []
+        around = self._around(args)
         try:
-            key = self._key(args, kwargs, arguments)
+            key = self._key(args, kwargs, arguments, around)
         except Incomparable as argument_type:
             self._warn_once(
                 f"an argument is a {argument_type}, whose changes cannot be seen: pass a tensor, or a tuple"
@@ -103,7 +107,7 @@ class CompiledFunction:
         if variant.attempts >= MAX_ATTEMPTS:
             return self._function(*args, **kwargs), variant
         returned = self._record(session, variant, arguments, args, kwargs)
-        self._compare_variables(key)
+        self._compare_variables(key, around)
         return returned, variant
 
     def call_tensors(self, tensors: list[Any]) -> Any:
@@ -115,19 +119,18 @@ class CompiledFunction:
             assert session is not None
             templates = session.outbox.templates
             if (
-                _plain_types(tensors) == types and self._state() == state and templates.enabled
+                _plain_types(tensors) == types and self._state(self._around()) == state and templates.enabled
                 and (returned := _replay_if_valid(session, variant, tensors)) is not _INVALID
             ):  # fmt: skip
                 return returned
         returned, called = self._call((*tensors,), {})
         self._repeated, plain = None, _plain_types(tensors)
         if plain is not None and called is not None and called.template is not None:
-            self._repeated = plain, self._state(), called
+            self._repeated = plain, self._state(self._around()), called
         return returned
 
-    def _compare_variables(self, key: Any) -> None:
+    def _compare_variables(self, key: Any, around: Surroundings) -> None:
         """After a recording: leave out variables that the function changes, and move its variant to the new key."""
-        around = self._around()
         around.skip_changed(key[-1], around.state())
         new_key = *key[:-1], around.state()
         if new_key != key and key in self._variants:
@@ -148,20 +151,29 @@ class CompiledFunction:
     def _name(self) -> str:
         return getattr(self._function, "__name__", None) or f"a {type(self._function).__name__}"
 
-    def _key(self, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+    def _key(self, args: Any, kwargs: dict[str, Any], tensors: list[Tensor], around: Surroundings) -> Any:
         """What the recording of a call depends on. The tensors among the arguments are appended to ``tensors``."""
         comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors)
         first: dict[int, int] = {}
         same = tuple([first.setdefault(id(x._cell), k) for k, x in enumerate(tensors)])
-        return comparable, same, *self._state()
+        return comparable, same, *self._state(around)
 
-    def _state(self) -> tuple[Any, ...]:
+    def _state(self, around: Surroundings) -> tuple[Any, ...]:
         """What a recording depends on besides the arguments. The variables around the function come last."""
         signals = scope.thread.signal, scope.thread.backward, id(configuration.current)
-        return tape.mode.enabled, _autocast_dtype(), signals, self._around().state()
+        return tape.mode.enabled, _autocast_dtype(), signals, around.state()
 
-    def _around(self) -> Surroundings:
-        """The variables around the function. They are found at its first call: they may be defined after it."""
+    def _around(self, args: tuple[Any, ...] = ()) -> Surroundings:
+        """The variables around the function; of a method, also the attributes of its object. They are found at the
+        first call: they may be defined after the function."""
+        if args and getattr(type(args[0]), getattr(self._function, "__name__", ""), None) is self:
+            owner: Any = args[0]
+            # the dictionary compares keys: no object that equals another one, or has no weak references
+            if type(owner).__eq__ is object.__eq__ and hasattr(owner, "__weakref__"):
+                if owner not in self._surroundings_of:
+                    self._surroundings_of[owner] = Surroundings()
+                    self._surroundings_of[owner].include([MethodType(self._function, owner)])
+                return self._surroundings_of[owner]
         if self._surroundings is None:
             self._surroundings = Surroundings()
             self._surroundings.include([self._function])
@@ -190,7 +202,7 @@ class CompiledFunction:
                 x._view = view
         if any(w and v is not None for w, v in zip(written, views, strict=True)):
             notes.refuse("it writes into a view that is an argument")
-        self._around().include([type(module).forward for module in notes.modules])
+        self._around(args).include([type(module).forward for module in notes.modules])
         self._learn(session, variant, notes, arguments, returned)
         return returned
 

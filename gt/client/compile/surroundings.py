@@ -4,6 +4,9 @@ A number or a flag there decides what the function does, just as an argument doe
 values of the variables that the code names. The code is that of the function, of the functions of the same file that
 it names, and of the modules that it calls.
 
+If the function is a method of an object, or an object that is called, then the attributes that its code names are such
+variables too.
+
 A variable that the function itself changes, such as a counter, is not compared: no call would be like the one before.
 """
 
@@ -13,10 +16,10 @@ import dis
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from gt.client.compile.module_states import MAX_DEPTH, MAX_ITEMS, PLAIN
+from gt.client.compile.module_states import MAX_DEPTH, MAX_ITEMS, PLAIN, TABLES
 from gt.client.tensor.tensor import Tensor
 
 _MISSING, _CHANGED = "no such variable", "changed by the function"
@@ -33,19 +36,22 @@ class Surroundings:
         """Compare the variables of these functions as well, and of those they name."""
         pending = [inner for function in functions if (inner := _plain_function(function)) is not None]
         while pending:
-            function = pending.pop()
+            function, owner = pending.pop()
             # a function that exec made may have no module
             if function in self._functions or (function.__module__ or "").partition(".")[0] == "gt":
                 continue
             self._functions.add(function)
-            for variable in _variables(function):
+            for variable in (*_variables(function), *_attributes(function, owner)):
                 value = variable.read()
                 if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "gt":
                     continue
                 self._variables.append(variable)
                 named = _plain_function(value)
-                if named is not None and named.__globals__ is function.__globals__:
+                if named is not None and named[0].__globals__ is function.__globals__:
                     pending.append(named)
+            if owner is not None:  # its other methods that the function names
+                methods = [getattr(type(owner), name, None) for name in _names_in(function.__code__)[0]]
+                pending += [(method, owner) for method in methods if isinstance(method, FunctionType)]
 
     def state(self) -> tuple[Any, ...]:
         """The values of all variables now."""
@@ -133,17 +139,24 @@ def _itself(x: Any) -> Any:
     return x
 
 
-def _plain_function(x: Any) -> FunctionType | None:
-    """The function in Python that a call of this object runs; None if there is none to be seen."""
+def _plain_function(x: Any) -> tuple[FunctionType, Any] | None:
+    """The function in Python that a call of this object runs, and the object whose method it is (None if it is none, or
+    the ``forward`` of a module, which is compared where it is called); None if there is no function to be seen."""
+    owner = None
     for _ in range(8):  # wrappers around wrappers
         if isinstance(x, FunctionType):
             wrapped = x.__dict__.get("__wrapped__")
             if wrapped is None:
-                return x
+                return x, owner
             x = wrapped
+        elif isinstance(x, MethodType):
+            x, owner = x.__func__, x.__self__
         else:
-            names = ("__func__", "func", "_function", "forward") if callable(x) else ()
-            x = next((part for name in names if callable(part := getattr(x, name, None))), None)
+            names = ("func", "_function", "forward") if callable(x) else ()
+            inner = next((part for name in names if callable(part := getattr(x, name, None))), None)
+            if inner is None and isinstance(method := type(x).__dict__.get("__call__"), FunctionType):
+                return method, x
+            x = inner.__func__ if isinstance(inner, MethodType) and inner.__self__ is x else inner
     return None
 
 
@@ -153,6 +166,22 @@ def _variables(function: FunctionType) -> Iterator[_Variable]:
         yield _Variable(functools.partial(_read_cell, cell), names)
     for name in read_globals:
         yield _Variable(functools.partial(function.__globals__.get, name, _MISSING), names)
+
+
+def _attributes(function: FunctionType, owner: Any) -> Iterator[_Variable]:
+    """What the code of a method may read of its object."""
+    names, _ = _names_in(function.__code__)
+    if hasattr(owner, "__dict__") and not isinstance(owner, type | ModuleType):
+        reference = _Identity(owner).reference
+        for name in sorted(names):
+            yield _Variable(functools.partial(_attribute, reference, name), names)
+
+
+def _attribute(reference: Callable[[], Any], name: str) -> Any:
+    owner = reference()
+    attributes = getattr(owner, "__dict__", {})
+    tables = (attributes, *(attributes.get(table, {}) for table in TABLES))
+    return next((table[name] for table in tables if name in table), getattr(type(owner), name, _MISSING))
 
 
 def _read_cell(cell: Any) -> Any:
