@@ -314,7 +314,7 @@ def _value(row: Any) -> float:
 #: a record the README quotes -> the figure in it
 FIGURES: dict[str, Callable[[Any], str]] = {
     "training_h200.json": lambda record: f"{_value(_row(record, 'mini-gpt')):.2f}× torch",
-    "h200/compilation_mini_gpt.json": lambda record: (
+    "h200/compilation_benchmark_20261119T012458Z.json": lambda record: (
         f"{record['results']['mini-gpt']['torch']['ratio']['compiled']:.2f}× torch"
     ),
     "h200/compilation_mlp.json": lambda record: f"{record['results']['mlp']['torch']['ratio']['decorated']:.1f}× torch",
