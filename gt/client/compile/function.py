@@ -167,13 +167,15 @@ class CompiledFunction:
         """The variables around the function; of a method, also the attributes of its object. They are found at the
         first call: they may be defined after the function."""
         if args and getattr(type(args[0]), getattr(self._function, "__name__", ""), None) is self:
-            owner: Any = args[0]
+            owner = args[0]
+            equals: Any = type(owner).__eq__
             # the dictionary compares keys: no object that equals another one, or has no weak references
-            if type(owner).__eq__ is object.__eq__ and hasattr(owner, "__weakref__"):
-                if owner not in self._surroundings_of:
-                    self._surroundings_of[owner] = Surroundings()
-                    self._surroundings_of[owner].include([MethodType(self._function, owner)])
-                return self._surroundings_of[owner]
+            if equals is object.__eq__ and hasattr(owner, "__weakref__"):
+                around: Surroundings | None = self._surroundings_of.get(owner)
+                if around is None:
+                    around = self._surroundings_of[owner] = Surroundings()
+                    around.include([MethodType(self._function, owner)])
+                return around
         if self._surroundings is None:
             self._surroundings = Surroundings()
             self._surroundings.include([self._function])
