@@ -243,8 +243,16 @@ def against(part: Part, place: Place) -> dict[str, Any]:
     for name in (name for name in series if isinstance(part[name].get("ratio"), dict)):
         expected[name] = part[name] | {"ratio": {other: ratio(name, other) for other in series}}
     if isinstance(part.get("goals"), list) and series:
-        expected["goals"] = [goal | _reached(goal, part, ratio) for goal in part["goals"]]
+        # a row that failed has no samples, and its goals no value
+        expected["goals"] = [
+            goal | (_reached(goal, part, ratio) if {goal["row"], goal["against"]} <= series.keys() else NOT_REACHED)
+            for goal in part["goals"]
+        ]
     return expected
+
+
+#: of a goal that was not measured
+NOT_REACHED = {"value": None, "reached": None}
 
 
 def _reached(goal: Part, part: Part, ratio: Callable[[str, str], float]) -> dict[str, Any]:

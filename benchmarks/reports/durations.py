@@ -21,14 +21,14 @@ def wall_seconds(record: Read) -> float | None:
 
 def parts(record: Read) -> dict[str, float]:
     """Seconds of each part that the record knows of, and of the rest; empty if it knows none."""
-    seconds = dict(_parts(record.results))
+    seconds = dict(_parts(record.results, warmups=not record.config.get("together")))
     wall = wall_seconds(record)
     if seconds and wall is not None:
         seconds[REST] = max(0.0, wall - sum(seconds.values()))
     return seconds
 
 
-def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _parts(results: Mapping[str, Any], warmups: bool) -> Iterator[tuple[str, float]]:
     for name, part in results.items():
         if not isinstance(part, dict):
             continue
@@ -44,26 +44,27 @@ def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, part["processor"]["seconds"]
         elif isinstance(cards, list) and cards and "seconds" in cards[0]:
             yield name, max(card["seconds"] for card in cards)
-        elif (samples := sum(_sampled(part))) > 0:
+        elif (samples := sum(_sampled(part, warmups))) > 0:
             yield name, samples
 
 
-def _sampled(value: Any) -> Iterator[float]:
-    """The seconds of all timed samples within, and of warm-up and compilation where they are recorded."""
+def _sampled(value: Any, warmups: bool = True) -> Iterator[float]:
+    """The seconds of all timed samples within, and of warm-ups where they are recorded: those of several rows that ran
+    at the same time (``--together``) are no parts of a whole."""
     if isinstance(value, dict):
         if "flops" in value and "together" in value:  # its parts are within the time of all of them together
-            yield from _sampled(value["together"])
+            yield from _sampled(value["together"], warmups)
             return
         for key, inner in value.items():
             if key == "timing" and isinstance(inner, dict):
                 yield sum(inner["samples_s"]) * inner.get("steps_per_sample", 1)
             elif key == "warmup_s" and isinstance(inner, int | float):
-                yield inner
+                yield inner * warmups
             else:
-                yield from _sampled(inner)
+                yield from _sampled(inner, warmups)
     elif isinstance(value, list):
         for inner in value:
-            yield from _sampled(inner)
+            yield from _sampled(inner, warmups)
 
 
 def steps(record: Read) -> dict[str, dict[str, float]]:
