@@ -35,7 +35,8 @@ def find_plan(client: Client, fragment: KnownFragment, stream: list[Any], i: int
     at = i + RUN_HEAD
     tensors = client.tensors
     inputs, base = stream[at : at + parsed.inputs], stream[i + 3]
-    if type(base) is not int or not 0 < base <= LAST_BASE or stream[i + 2] != 0 or stream[i + 4] != 0:
+    zeros = stream[i + 2], stream[i + 4]  # as integers: -0.0 equals 0, and would end a worker
+    if type(base) is not int or not 0 < base <= LAST_BASE or any(type(word) is not int or word for word in zeros):
         raise ValueError("a client may not run a fragment from this base")
     if inputs and max(inputs) >= base and any(base <= id < base + parsed.created for id in inputs):
         raise Violation("a tensor that the fragment creates is also one of its inputs")
