@@ -230,14 +230,14 @@ def test_layers_with_kernels_of_cudnn(build, shape, level, mode, monkeypatch) ->
     try:
         ours = build(gt)
         ours.load_state_dict({name: gt.tensor(value) for name, value in theirs.state_dict().items()})
-        found = losses(gt, GPU, ours, gt.tensor(x))
+        our_losses = losses(gt, GPU, ours, gt.tensor(x))
         sections = gt.debug.get_worker_stats()["compilation_stats"].values()
         longest = max(sections, key=lambda entry: entry["length"])
         assert longest["level"] in level, longest
     finally:
         gt.disconnect()
     expected = losses(torch, GPU, theirs.to(GPU), x.to(GPU))
-    assert found == pytest.approx(expected, rel=2e-2)
+    assert our_losses == pytest.approx(expected, rel=2e-2)
 
 
 def test_a_recurrent_layer_whose_backward_pass_is_elsewhere(monkeypatch) -> None:
@@ -284,7 +284,7 @@ def test_a_loop_that_starves_the_gpu_becomes_graphs_by_itself(reads, monkeypatch
             )
             optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
             schedule = gt.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
-            found = []
+            read = []
             with gt.enable_grad():
                 for k in range(120):
                     x, y = gt.randn(4, 3, 16, 16), gt.randint(0, 10, (4,))
@@ -293,13 +293,13 @@ def test_a_loop_that_starves_the_gpu_becomes_graphs_by_itself(reads, monkeypatch
                     loss.backward()
                     optimizer.step()
                     if k % reads == 0:
-                        found.append(loss.item())
+                        read.append(loss.item())
                     if k % 25 == 0:
                         schedule.step()
-            found += [p.double().sum().item() for p in model.parameters()]
+            read += [p.double().sum().item() for p in model.parameters()]
             levels = {e["level"] for e in gt.debug.get_worker_stats()["compilation_stats"].values()}
             assert ("graph" in levels) is (setting == ""), levels
-            values[setting] = found
+            values[setting] = read
         finally:
             gt.disconnect()
     assert values[""] == values["0"]
