@@ -12,6 +12,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import interpret
 from gt.worker.hot.section import Section
 from gt.worker.hot.starved import MAX_SECTION_SHARE, MAX_SHARE, MIN_CALLS, MIN_KEPT_UP, WINDOW, StarvedSections
+from gt.worker.shell import _levels_mode
 from tests.test_hot_graphs import Graphs
 from tests.test_hot_levels import ENGINE, section
 
@@ -132,3 +133,22 @@ def test_moves_end_the_graphs(levels) -> None:
     assert not any(run(levels, which, 40))
     assert levels.stats() == []
     levels.begin_moves()
+
+
+@pytest.mark.parametrize(
+    ("own_gpu", "setting", "mode"),
+    [
+        (True, {}, "starved"),
+        (False, {}, "off"),
+        (True, {"GT_AUTO_COMPILE": "0"}, "off"),
+        (True, {"GT_AUTO_COMPILE": "1"}, "auto"),
+        (True, {"GT_AUTO_COMPILE": "graphs"}, "graphs"),
+        (True, {"GT_COMPILE": "1", "GT_AUTO_COMPILE": "0"}, "all"),
+    ],
+)
+def test_the_mode_of_a_worker(own_gpu, setting, mode, monkeypatch) -> None:
+    for name in ("GT_COMPILE", "GT_AUTO_COMPILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    assert _levels_mode(own_gpu) == mode
