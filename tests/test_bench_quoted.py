@@ -17,8 +17,8 @@ NAMES = (*operations.COLLECTIVES, *operations.TRANSFERS)
 @functools.cache
 def kept(folder=""):
     """The records that the README names, in its order: those directly in the folders of machines, or in this one."""
-    found = re.findall(rf"\(\.\./(results/\w+/{folder}\w+\.json)\)", README)
-    return [results.load(FOLDER.parent / name) for name in found]
+    names = re.findall(rf"\(\.\./(results/\w+/{folder}\w+\.json)\)", README)
+    return [results.load(FOLDER.parent / name) for name in names]
 
 
 def test_the_figures_are_those_of_their_records():
@@ -79,14 +79,14 @@ def sweeps():
 
 def rows(sweep):
     """(operation, way, size) -> the row."""
-    found = {}
+    rows_by_key = {}
     for name in NAMES:
         for row in sweep[name].get("rows", ()):
-            found[name, row["buffers"], row["asked_bytes"]] = row
+            rows_by_key[name, row["buffers"], row["asked_bytes"]] = row
             other = {"in place": "out_of_place", "out of place": "in_place"}[row["buffers"]]
             if other in row:
-                found[name, other, row["asked_bytes"]] = row[other]
-    return found
+                rows_by_key[name, other, row["asked_bytes"]] = row[other]
+    return rows_by_key
 
 
 def test_launches_of_captured_collectives():
