@@ -71,3 +71,15 @@ def test_code_that_was_slower_is_tried_again(tmp_path) -> None:
         compiler.use_folder(str(tmp_path))
         switch = LevelSwitch(scaled(), ENGINE, at_once, compiler)
         assert switch._passes_trial(compiled, [torch.ones(3, 4), torch.ones(3, 4)], [2, 3]) == passes, at_once
+
+
+def test_without_torch_s_settings_nothing_is_kept(monkeypatch) -> None:
+    """They are internals of torch, which another version may not have."""
+    from torch._inductor.codecache import CacheBase
+
+    def missing() -> None:
+        raise AttributeError("get_system")
+
+    assert verdicts._settings(torch.device("cpu"))
+    monkeypatch.setattr(CacheBase, "get_system", missing)
+    assert verdicts._settings(torch.device("cpu")) is None
