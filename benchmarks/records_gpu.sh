@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the records of the machine suites anew on this machine's GPUs, from a clean checkout, and checks each of them.
-#   benchmarks/records_gpu.sh [FOLDER [PART…]]     default: benchmarks/results/new, and all parts
+# Makes records anew on this machine's GPUs, from a clean checkout, and checks each of them.
+#   benchmarks/records_gpu.sh [FOLDER [PART…]]     default: benchmarks/results/new, and the parts of the machine suites
 # Seconds of each part on one H200, beside those of the start:
 #   distributed 75   every part of the distributed suite, a rank on each GPU
 #   shared      35   collectives of two ranks on one GPU (machines with one GPU only)
@@ -8,16 +8,23 @@
 #   replay      15   a recorded training step of two ranks, and its replay, also in CUDA graphs
 #   60m 50, 60m-gt 60, 220m 60, 2.9b 50    training of the transformer suite, of this many parameters, one under GT
 #   quick       20   auto-sharding
-# All take about 8 minutes. If a run was cut off, run the parts that are missing, with the same FOLDER and commit.
+# These take about 8 minutes. The parts about GT have to be named:
+#   steps       repeated steps: training of small and large models, forward passes, decoding
+#   more-steps  the other programs, with the same rows
+#   mini-gpt    the Mini-GPT alone, with empty caches and a second start with full ones
+#   input       training from a DataLoader
+#   sharded     fully sharded training on two workers, which share one GPU if there is only one
+# If a run was cut off, run the parts that are missing, with the same FOLDER and commit.
 # A figure in a README names its record: replace both. PYTHON names the interpreter (default: python3).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-python3}"
-all=(distributed shared captured replay 60m 60m-gt 220m 2.9b quick)
+machine=(distributed shared captured replay 60m 60m-gt 220m 2.9b quick)
+all=("${machine[@]}" steps more-steps mini-gpt input sharded)
 folder="${1:-benchmarks/results/new}"
 case "$folder" in /*) ;; *) folder="$PWD/$folder" ;; esac
 parts=("${@:2}")
-[ ${#parts[@]} -gt 0 ] || parts=("${all[@]}")
+[ ${#parts[@]} -gt 0 ] || parts=("${machine[@]}")
 for part in "${parts[@]}"; do
     if [[ " ${all[*]} " != *" $part "* ]]; then
         echo "error: no part $part; the parts are ${all[*]}" >&2
@@ -43,6 +50,11 @@ suite() { # RANKS [OPTION…]: the distributed suite
 
 train() { # [OPTION…]: the transformer suite
     benchmarks/transformer/run_benchmark.sh --results-dir "$folder" --amp-dtype bf16 "$@"
+}
+
+steps() { # PROGRAM…: the rows of repeated steps, warmed up at the same time
+    "$python" benchmarks/compilation_benchmark.py --together --rounds 7 \
+        --rows torch-best template compiled decorated --only "$@" --output-dir "$folder"
 }
 
 small=(--sizes 1K 16K 256K 1M 4M 16M --warmup 3 --iters 10)
@@ -72,6 +84,16 @@ record() {
         220m) train --batch-size 128 --num-samples 8192 "${m220[@]}" ;;
         2.9b) train --batch-size 8 --seq-len 512 --num-samples 320 "${b3[@]}" ;;
         quick) "$python" benchmarks/quick_benchmark.py --gpus "$gpus" --output-dir "$folder" ;;
+        steps) steps mini-gpt mlp-sgd convnet resnet18-forward bert-forward decode ;;
+        more-steps) steps resnet18 bert vit lstm decode-16 ;;
+        mini-gpt)
+            "$python" benchmarks/compilation_benchmark.py --only mini-gpt --cold --rounds 7 \
+                --rows torch-best compiled decorated --output-dir "$folder"
+            ;;
+        input) "$python" benchmarks/input_pipeline.py --output-dir "$folder" ;;
+        sharded)
+            GT_SHARE_GPUS=1 GT_NCCL_SHARED=1 "$python" benchmarks/sharding.py --only exposed --output-dir "$folder"
+            ;;
     esac
 }
 

@@ -5,10 +5,10 @@ plan       the dispatcher's core on instructions for several workers whose plans
 workers    the dispatcher for 64 workers against 1: instructions are encoded once per mesh
 scaling    2 CPU workers of one thread each against 1: a matrix product, and a training step of an MLP, data parallel
 overhead   one worker under auto-sharding against the same without
-exposed    fully sharded training on 2 CPU workers: waiting for collectives, with prefetching against without it
+exposed    fully sharded training on 2 workers: waiting for collectives, with prefetching against without it
 
-For a ratio the two sides take turns in one run; it is the median over the rounds. This is not a test: a busy machine
-changes figures, not results.
+Workers are on GPUs if there are any; GT_SHARE_GPUS=1 GT_NCCL_SHARED=1 lets two share one. For a ratio the two sides
+take turns; it is the median over the rounds. This is not a test: a busy machine changes figures, not results.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from benchmarks.core.ranks import BAD_INPUT, BadInput
 from benchmarks.core.rows import Row, run_all
 from benchmarks.simulation import load
 from benchmarks.simulation.workloads import mlp, mlp_step
+from benchmarks.training import CUDA, DEVICE
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class Sizes:
     port: int
 
 
-FULL = Sizes(15, (4096, 1024, 1024), (2048, 256, 1024, 1024, 16), (2048, 512, 8), 3, 9107)
+#: fully sharded training on GPUs: a layer's products take about as long as its gather at 2 GB/s
+SHARDED_ON_GPUS = (32768, 2048, 8)
+FULL = Sizes(15, (4096, 1024, 1024), (2048, 256, 1024, 1024, 16), SHARDED_ON_GPUS if CUDA else (2048, 512, 8), 3, 9107)
 QUICK = Sizes(3, (512, 256, 256), (256, 64, 128, 16), (512, 64, 3), 2, 9107)
 
 #: additions in a row, for the dispatcher alone
@@ -106,7 +109,7 @@ def workers(sizes: Sizes) -> Iterator[Row]:
     yield Row("dispatcher for 64 workers", [t[64] / t[2] for t in samples], "x for 2 workers")
 
 
-# -- two CPU workers ---------------------------------------------------------------------------
+# -- two workers ---------------------------------------------------------------------------
 
 
 class Sides:
@@ -216,7 +219,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, sizes: Sizes) -> int:
-    config = {"device": environment.device_name(torch.device("cpu")), "benchmark_iters": sizes.rounds, **asdict(sizes)}
+    config = {"device": environment.device_name(torch.device(DEVICE)), "benchmark_iters": sizes.rounds, **asdict(sizes)}
     record = results.Record(
         options.output_dir,
         suite="sharding",
