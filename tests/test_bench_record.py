@@ -245,8 +245,8 @@ def test_the_parts_of_the_records_can_be_made_one_by_one(records, tmp_path):
     others = ["steps", "more-steps", "mini-gpt", "input", "sharded"]
     assert f"no part 61m; the parts are {' '.join([*parts, *others])}" in process.stderr
     for part in others:
-        lines = records("new", part)[1]
-        assert len(lines) == 1 and f"--output-dir {tmp_path / 'checkout' / 'new'}" in lines[0]
+        (line,) = records("new", part)[1]
+        assert f"--output-dir {tmp_path / 'checkout' / 'new'}" in line
 
 
 BROKEN = {

@@ -15,6 +15,7 @@ import torch
 
 from gt.say import topic
 from gt.worker.engines import Engine
+from gt.worker.engines.device_waits import repeated
 from gt.worker.errors import DeviceBroken
 from gt.worker.hot.cache_folder import set_cache_folder
 from gt.worker.hot.change_recorder import Relocations
@@ -118,7 +119,7 @@ class Compiler:
 
     def _run(self, job: CompileJob, future: Future[CompiledProgram]) -> None:
         try:
-            future.set_result(build(job.program, job.inputs))
+            future.set_result(repeated(lambda: build(job.program, job.inputs)))
         except BaseException as error:
             future.set_exception(error)
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from gt.worker.engines import Engine
+from gt.worker.engines.device_waits import no_device_waits
 from gt.worker.hot.change_recorder import ChangeRecorder, Settling
 from gt.worker.hot.changes import describe_layout, describe_miss
 from gt.worker.hot.compiled import CompiledProgram, make_cells, strided_spec
@@ -26,7 +27,7 @@ from gt.worker.hot.guard import INPUT_IN_USE, LAYOUT_CHANGED, NUMBERS_CHANGED, R
 from gt.worker.hot.program import NotTranslatable, Program, mutated
 from gt.worker.hot.runner import CompiledRunner, timed_run
 from gt.worker.hot.section import PartialRun, Section, title
-from gt.worker.hot.trial import has_memory, no_device_waits, preserved, run_trial, slower
+from gt.worker.hot.trial import has_memory, preserved, run_trial, slower
 
 #: Runs after which a section is hot.
 HOT_RUNS = 8

@@ -5,7 +5,6 @@ It runs between two runs of the section, so that memory is needed for a moment o
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from gt.ops import Signature
 from gt.ops.families import uses_cudnn
+from gt.worker.engines.device_waits import no_device_waits
 from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
 from gt.worker.hot.compiler import error_summary
 from gt.worker.hot.graph import Capture
@@ -287,20 +287,3 @@ def _sums(a: Any, b: Any) -> Any:
     difference = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, x - y)
     finite = torch.where(x.isfinite(), x, 0.0)
     return torch.stack([difference.square().sum(), finite.square().sum(), (difference != 0).sum().double()]).cpu()
-
-
-@contextlib.contextmanager
-def no_device_waits(device: Any) -> Iterator[None]:
-    """A call that waits for the GPU raises. During the capture of a graph such a call would break the capture.
-
-    The setting is global: during this time calls that wait raise in other threads too.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    with silence_compiler():  # torch warns about the debug mode
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

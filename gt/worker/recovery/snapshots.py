@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from gt.wire.shared import SharedRing
 from gt.wire.words import FIRST_DISPATCHER_ID
 from gt.worker.collectives.local import combine
 from gt.worker.engines import Engine
+from gt.worker.engines.device_waits import repeated
 from gt.worker.errors import DeviceBroken, first_line
 from gt.worker.recovery.snapshot_parts import PartReader, write_file
 from gt.worker.space import ClientSpace, Failure
@@ -109,7 +111,7 @@ class WorkerSnapshots:
         try:
             if 0 <= target.limit < total:
                 raise ValueError(f"{total} bytes are more than what is left of the quota of snapshots, {target.limit}")
-            hosted = map(self._engine.to_host, copies.storages.values())
+            hosted = (repeated(partial(self._engine.to_host, storage)) for storage in copies.storages.values())
             if target.file:
                 write_file(target.file, total, hosted)
             else:
