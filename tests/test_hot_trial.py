@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -83,6 +85,49 @@ def test_a_value_of_rounding_errors_may_differ_as_much_as_with_inputs_a_step_awa
     else:
         with pytest.raises(NotTranslatable, match="a result of add"):
             run_trial(add, compiled, [x, y], [])
+
+
+def largest(x, w):
+    """In double precision, where the interpreter rounds the products."""
+    return (x.double() @ w.double()).max(1)
+
+
+def second(x, w):
+    values, places = (x.double() @ w.double()).topk(2)
+    return values[:, 0], places[:, 1]
+
+
+def shifted(x, w):
+    values, places = largest(x, w)
+    return values, (places + 1) % w.shape[1]
+
+
+@pytest.mark.parametrize(("code", "accepted"), [(largest, 20), (second, 0), (shifted, 0)])
+def test_another_place_is_right_only_where_two_numbers_are_almost_equal(code, accepted) -> None:
+    """As the next tokens of a model in bf16: some rows have two scores that are equal up to rounding."""
+    rows, wide, scores = (TensorType(shape, bfloat16) for shape in ((16, 64), (64, 500), (16, 500)))
+    piece = section(
+        ("matmul", (rows, wide), (0, 1), (2,), False, {}),
+        ("max_dim", (scores,), (2,), (3, 4), False, {"dim": 1, "keepdim": False}),
+        inputs=2,
+        results=(3, 4),
+    )
+
+    def call(x, w, *_):
+        values, places = code(x, w)
+        return [values.to(torch.bfloat16), places]
+
+    program = Program(piece, [], frozenset(), CPU, compiled=True)
+    passed = moved = 0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x, w = torch.randn(16, 64).to(torch.bfloat16), torch.randn(64, 500).to(torch.bfloat16)
+        moved += not torch.equal((x @ w).max(1)[1], largest(x, w)[1])
+        with contextlib.suppress(NotTranslatable):
+            run_trial(piece, CompiledProgram(program, call, [set()] * 2, [], 0.0), [x, w], [])
+            passed += 1
+    assert moved >= 3
+    assert passed == accepted
 
 
 def failing(x, y, *_):
