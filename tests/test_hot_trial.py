@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 
 import pytest
 import torch
@@ -11,7 +12,16 @@ from gt.types import TensorType, bfloat16, float32
 from gt.worker.hot.compiled import CompiledProgram, strided_spec
 from gt.worker.hot.program import NotTranslatable, Program
 from gt.worker.hot.section import Section
-from gt.worker.hot.trial import alike, least_tolerance, preserved, rounding_step, run_trial, same, slower
+from gt.worker.hot.trial import (
+    _measure_in_turns,
+    alike,
+    least_tolerance,
+    preserved,
+    rounding_step,
+    run_trial,
+    same,
+    slower,
+)
 from tests.test_hot_levels import scaled, section
 
 CPU = torch.device("cpu")
@@ -299,6 +309,22 @@ def test_graphs_are_measured_and_the_inputs_keep_their_values() -> None:
     run_trial(scaled(), compiled, [x, y], [2, 3], Replays().capture, lambda: own)
     assert all(compiled.graph_seconds)
     assert y.tolist() == torch.ones(3, 4).tolist()
+
+
+@pytest.mark.parametrize(
+    ("own", "fast", "expected"),
+    [
+        ([3.0], [2.0], (3.0, 2.0)),
+        ([3.0, 3.0], [9.0, 2.0], (3.0, 2.0)),  # others used the device during the first turn
+        ([3.0, 3.0, 1.0, 3.0], [9.0, 4.0, 2.0, 4.0], (1.0, 2.0)),
+        ([0.0], [], (0.0, 0.0)),  # there is no graph of its own kernels
+        ([3.0], [0.0], (3.0, 0.0)),  # and none of the compiled code
+    ],
+)
+def test_graphs_are_measured_again_if_the_compiled_one_seems_slower(own, fast, expected) -> None:
+    turns = deque(own), deque(fast)
+    assert _measure_in_turns(turns[0].popleft, turns[1].popleft) == expected
+    assert turns == (deque(), deque())
 
 
 def test_what_cannot_be_captured_is_not_compared() -> None:
