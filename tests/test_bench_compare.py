@@ -20,7 +20,8 @@ def record(device="NVIDIA H200", gpus=8, rate=1000.0, engine="ddp", joules=0.5, 
     batch = config.pop("batch_size", 32)
     sizes = resolve(parser().parse_args([]), True).sizes
     plain = vars(sizes) | {name: config[name] for name in vars(sizes) if name in config}
-    steps = {**timing.summary([0.25, 0.26, 0.25, 0.24, 0.25]), "steps_per_sample": 1}
+    samples = [seconds * 1000 / rate for seconds in (0.25, 0.26, 0.25, 0.24, 0.25)]
+    steps = {**timing.summary(samples), "steps_per_sample": 1}
     epoch = {
         "wall_s": 10.0, "samples": round(10 * rate), "samples_per_s": rate, "tokens_per_s": rate * 2 * plain["seq_len"],
         "timing": steps, "data_wait_share": 0.01, "skipped_steps": 0, "losses": [9.0] * 5, "steps": 5,

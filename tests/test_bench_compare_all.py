@@ -80,6 +80,18 @@ def test_a_copy_is_no_other_run(tmp_path, capsys):
     assert len(reading.gather(paths)[0]) == 1
 
 
+@pytest.mark.parametrize("change", [
+    lambda data: data["config"].update(seed=7), lambda data: data["results"].update(note="another run"),
+    lambda data: data["config"].update(device="another GPU"),
+])  # fmt: skip
+def test_a_copy_is_known_by_its_samples(tmp_path, change):
+    """Copies would make the interval between runs as narrow as anyone likes."""
+    data = json.loads(RECOVERY.read_text())
+    first = save(tmp_path, "1", data)
+    change(data)
+    assert len(reading.gather([first, save(tmp_path, "2", data)])[0]) == 1
+
+
 @pytest.mark.parametrize("share", ["nan", "-1", "1", "x"])
 def test_a_variation_that_hides_every_regression_is_refused(tmp_path, share):
     path = save(tmp_path, "new", scaled(RECOVERY, 2.0))

@@ -21,6 +21,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.core import batch_fit, derived, formulas, results, timing, verdict
+from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import DONE, World
 from benchmarks.core.trainer import DTYPES, Steps
 from benchmarks.distributed import algorithms, comm, expected, memory, models, operations, scaling, suite, training
@@ -513,3 +514,24 @@ def test_a_graph_keeps_its_buffers(monkeypatch):
     replay()
     assert Graph.replayed == 1
     assert alive().tolist() == [2.0] * 3
+
+
+def test_wrong_elements_of_one_way_make_the_row_not_valid(monkeypatch):
+    judged = {"in": verdict.judge({"wrong_elements": 0}, ["wrong_elements"])}
+    judged["out"] = verdict.judge({"wrong_elements": 1}, ["wrong_elements"])
+    monkeypatch.setattr(comm, "measure", lambda world, name, make, size, plan: {"verdict": judged[make]})
+    row = comm.both_ways(None, "allreduce", {"in place": "in", "out of place": "out"}, 8, None)
+    assert [reason["code"] for reason in row["verdict"]["reasons"]] == ["wrong_elements"]
+
+
+def test_a_slow_link_of_the_matrix_is_in_its_verdict(monkeypatch):
+    speeds = iter([20.0 if pair == (1, 2) else 100.0 for pair in comm.pairs(4)])
+
+    def measure(*_):
+        return {"algbw_gb_per_s": next(speeds), "timing": {"samples_s": []}, "size_bytes": 8, "wrong_elements": 0}
+
+    monkeypatch.setattr(comm, "measure", measure)
+    members = [{"host": "a", "gpu": None}] * 4
+    plan = comm.Plan([8], 0, 1, "fp32")
+    matrix = comm.pair_matrix(World(0, 4, 0, torch.device("cpu"), "gloo", members=members), plan, Progress("", 12))
+    assert "the link from rank 1 to 2 with 20 GB/s" in matrix["verdict"]["reasons"][0]["message"]

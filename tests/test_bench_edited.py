@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.core import audit, timing
+from benchmarks.core import audit, derived, timing, verdict
 from benchmarks.reports import reading
 from tests.test_bench_compare import record as transformer
 from tests.test_bench_compare_all import RECOVERY, RESULTS, SHARDING, compare, save
@@ -60,6 +60,10 @@ EDITS = [
     ("quick_benchmark", "square 4096x4096 1 flops"),
     ("../2cpu/checkpoints", "disk write mb_per_s"),
     ("benchmark_1gpu", "training ddp mfu denominator_flops_per_s", "training ddp mfu mfu"),
+    ("benchmark_1gpu", "memory largest_batch predicted"),
+    ("benchmark_1gpu", "memory largest_batch fit bytes_per_sample"),
+    ("benchmark_1gpu", "scaling weak rows [0] samples_per_s"),
+    ("../2cpu/benchmark_2cpu", "communication allreduce rows [-1] busbw_gb_per_s"),
 ]
 
 
@@ -139,11 +143,33 @@ def cleaned(value):
     return {key: fine if key == "verdict" else cleaned(each) for key, each in value.items()}
 
 
-@pytest.mark.parametrize(
-    "name", ["benchmark_2gpu", "replay/benchmark_2gpu", "captured/benchmark_2gpu", "machine/benchmark_1gpu"]
-)
+def test_energy_is_power_over_time():
+    record = kept("benchmark_1gpu")
+    part = record["results"]["training"]["ddp"]
+    part["joules_per_sample"] /= 2
+    for card in part["gpu"]:
+        card["energy_j"] /= 2
+    assert [line.split(" is ")[0] for line in audit.problems(record)] == ["results.training.ddp.gpu[0].mean_power_w"]
+
+
+def test_no_energy_without_a_counter():
+    record = kept("benchmark_1gpu")
+    record["results"]["training"]["ddp"]["gpu"] = None
+    (line,) = audit.problems(record)
+    assert "joules_per_sample is 2." in line
+    assert line.endswith("and None follows from its samples")
+
+
+VERDICTS = [
+    *("benchmark_2gpu", "replay/benchmark_2gpu", "captured/benchmark_2gpu", "machine/benchmark_1gpu"),
+    # those over the variation of rows, of two timings, and of programs
+    *("../2cpu/sharding", "../2cpu/pipeline", "../2cpu/checkpoints", "compilation_mlp", "compilation_bert"),
+]
+
+
+@pytest.mark.parametrize("name", VERDICTS)
 def test_no_verdict_of_a_kept_record_can_be_removed_everywhere(name):
-    for path in sorted((RESULTS / "h200").glob(f"{name}_*.json")):
+    for path in sorted((RESULTS / "h200").glob(f"{name}*.json")):
         record = json.loads(path.read_text())
         assert audit.problems(record) == []
         assert bool(audit.problems(cleaned(record))) is not record["verdict"]["valid"]
@@ -156,10 +182,38 @@ def test_a_launch_bound_run_and_a_loss_that_is_no_number_are_not_valid():
     for engine in ("ddp", "fsdp"):
         record["results"]["training"][engine]["timing"] = timing.summary([1.0] * 10)
     assert any("launch-bound" in line for line in audit.problems(record))
-    record["results"]["training"]["doubling"]["interval_95"] = [1.9, 2.0]
+    doubling = record["results"]["training"]["doubling"]
+    doubling["interval_95"] = [1.9, 2.0]
+    assert any("launch-bound" in line for line in audit.problems(record))
+    doubling["twice"]["timing"] = timing.summary([2 * s for s in doubling["once"]["timing"]["samples_s"]])
     assert not any("verdict" in line for line in audit.problems(record))
     record["results"]["training"]["ddp"]["loss"] = float("nan")
     assert any("the loss is nan" in line for line in audit.problems(record))
+
+
+HOSTS = [{"host": "a", "gpu": None}] * 4
+PLACE = derived.Place("results.x", {"suite": "x", "world_size": 4, "config": {}, "environment": {"ranks": HOSTS}})
+SLOW_RANK = {"rank": 3, "host": "a", "gpu": None, "p50_s": 0.08, "others_s": 0.02, "ratio": 4.0, "node": False}
+FACTS = {
+    "efficiency": {"efficiency": 1.06},
+    "slow": {"exposed": {"slow": [SLOW_RANK]}},
+    "cv": {"unit": "ms", "samples": [1.0, 2.0, 3.0]},
+}
+
+
+@pytest.mark.parametrize("code", FACTS)
+def test_a_verdict_has_the_reasons_of_its_part(code):
+    part = FACTS[code] | {"verdict": {"valid": True, "reasons": [], "unchecked": []}}
+    (line,) = audit.contradicted(part, PLACE)
+    (reason,) = verdict.judge(*derived.facts(part, PLACE))["reasons"]
+    assert reason["code"] == code
+    assert reason["message"] in line
+
+
+def test_a_slow_pair_cannot_be_removed():
+    samples = [[None if a == b else [0.005 if (a, b) == (1, 2) else 0.001] for b in range(4)] for a in range(4)]
+    part = {"size_bytes": 1000, "samples_s": samples, "gb_per_s": [], "slow": {"pairs": [], "ranks": []}}
+    assert [(pair["from"], pair["to"]) for pair in derived.pairs(part, PLACE)["slow"]["pairs"]] == [(1, 2)]
 
 
 @pytest.mark.parametrize("valid", [True, False])

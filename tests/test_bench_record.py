@@ -130,6 +130,10 @@ FOREIGN = {
     "another program's": ('{"results": []}', "no schema_version"),
     "a list": ("[1]", "no schema_version"),
     "a later version": ('{"schema_version": "9.0"}', "9.0; this reads 1.0"),
+    "no number": ('{"schema_version": "1.0", "a": NaN}', "NaN is no finite number"),
+    "an infinity": ('{"schema_version": "1.0", "a": 1e999}', "1e999 is no finite number"),
+    "an integer that no float can hold": (f'{{"schema_version": "1.0", "a": 1{"0" * 400}}}', "is no finite number"),
+    "lists without end": ("[" * 100_000, "recursion"),
     "half a record": ('{"schema_version": "1.0"}', "required property"),
 }
 

@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
+from benchmarks import compare
 from benchmarks import report as program
-from benchmarks.core import peaks, plots
+from benchmarks.core import peaks, plots, tables
 from benchmarks.reports import durations, figures, pictures, reading, svg
 from benchmarks.reports.expected import CEILING, expectations
 from benchmarks.reports.report import report
@@ -207,6 +208,47 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(tmp_path):
     assert "does not follow from its samples: results.communication.allreduce.rows[0].timing.p50_s" in page.text
     if plots.available():
         assert "pairs: not drawn" in page.text
+
+
+@pytest.mark.parametrize("value", [None, "x", {}])
+def test_a_figure_that_is_no_number_costs_its_record_only(tmp_path, value, capsys):
+    def damage(data):
+        data["results"]["outage"]["seconds"][0] = value
+
+    good = RESULTS / "2cpu" / "recovery_20261117T114530Z.json"
+    records = read(changed(tmp_path, RESULTS / "2cpu" / "journal_20261117T194356Z.json", damage), good)
+    assert "a part of the record is not as expected" in records[-1].wrong[0]
+    assert "a part of the record is not as expected" in Page(report(records)).text
+    assert compare.main([str(record.path.parent) for record in records]) == 0
+    assert f"left out: {records[-1].path}" in capsys.readouterr().out
+
+
+def test_an_expectation_that_is_no_number_is_named(tmp_path):
+    def damage(data):
+        data["results"]["vit"]["goals"][0]["bound"] = None
+
+    page = Page(report(read(changed(tmp_path, RESULTS / "h200" / "compilation_vit_plain.json", damage))))
+    assert "Not shown: compilation_benchmark, vit, 2026-11-18 14:10: not as expected (TypeError" in page.text
+
+
+def test_a_goal_between_rows_that_are_not_valid_is_not_reached():
+    """The ratio of two rows says nothing if the samples of one of them vary too much."""
+    (record,) = read(RESULTS / "h200" / "compilation_mlp.json")
+    rows = {row.what: row.valid for row in expectations(record)}
+    assert rows["mlp: compiled against torch"] is False
+    (record,) = read(RESULTS / "h200" / "compilation_vit_plain.json")
+    assert {row.valid for row in expectations(record)} == {True}
+
+
+def test_a_name_that_is_cut_says_so():
+    assert pictures.wrapped("compilation_benchmark, a, b, c") == "compilation_benchmark, a, b, c"
+    assert pictures.wrapped(", ".join(["resnet18-forward"] * 9)).endswith(" …")
+
+
+def test_a_reason_about_the_whole_run_is_at_no_place(tmp_path):
+    (record,) = read(RESULTS / "h200" / "compilation_mini_gpt.json")
+    assert "cannot be repeated at run" not in report([record])
+    assert tables.verdict_lines(record.data["verdict"])[1].endswith("so the run cannot be repeated")
 
 
 @pytest.mark.parametrize("value", ["x", -1])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,18 @@ MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDi
 SAME = 1e-6
 #: quotient of two times that are the same, measured by two clocks; and what may pass after the last step, in seconds
 SAME_TIME, TAIL_S = 0.95, 0.2
+
+
+#: keys of a configuration that say nothing about the work
+NOISE = {"port", "output_dir", "load", "nccl_log", "seed"}
+
+
+def origin(record: Mapping[str, Any]) -> str:
+    """Equal in copies of one run, whatever else was changed in them: measured times are not equal by chance."""
+    config = {key: value for key, value in record["config"].items() if key not in NOISE | {"device"}}
+    parts = [part for part, _ in derived.parts(record["results"], "results")]
+    samples = [value for part in parts for value in part.values() if isinstance(value, list) and derived.numbers(value)]
+    return json.dumps([config, samples or record["results"]], sort_keys=True)
 
 
 def differs(written: Any, follows: Any) -> bool:

@@ -6,13 +6,14 @@ A row returns what the keys of the part should be; keys that the part does not h
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.core import formulas, peaks, sampler, timing, verdict
+from benchmarks.core import formulas, outliers, peaks, sampler, timing, verdict
 
 Part = Mapping[str, Any]
 
@@ -54,7 +55,7 @@ def p50(part: Part, *keys: str) -> float | None:
 def summary(part: Part, place: Place) -> dict[str, Any]:
     """Of the samples of a timing."""
     samples = part.get("samples_s")
-    return timing.figures(samples) if samples and "count" in part and _flat(samples) else {}
+    return timing.figures(samples) if samples and "count" in part and numbers(samples) else {}
 
 
 def median(part: Part, place: Place) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def median(part: Part, place: Place) -> dict[str, Any]:
     expected = {}
     for key, name in (("samples", "value"), ("ratios", "median"), ("seconds", "median"), ("samples", "median")):
         samples = part.get(key)
-        if isinstance(samples, list) and samples and _flat(samples):
+        if isinstance(samples, list) and samples and numbers(samples):
             expected[name] = statistics.median(samples)
     return expected
 
@@ -91,12 +92,19 @@ def mfu(part: Part, place: Place) -> dict[str, Any]:
 
 
 def energy(part: Part, place: Place) -> dict[str, Any]:
-    """Of a sample: from the counter of all cards."""
-    if part.get("joules_per_sample") is None or not isinstance(part.get("samples"), int):
+    """Of a sample: from the counter of all cards; null without one."""
+    if "joules_per_sample" not in part or not isinstance(part.get("samples"), int):
         return {}
-    cards = part.get("gpu") if isinstance(part.get("gpu"), list) else None
-    joules = sum(card["energy_j"] for card in cards) if cards else part.get("energy_j")
-    return {} if joules is None else {"joules_per_sample": formulas.joules_per_sample(joules, part["samples"])}
+    used = [card["energy_j"] for card in part.get("gpu") or ()] or [part.get("energy_j")]
+    joules = None if None in used else formulas.joules_per_sample(sum(used), part["samples"])
+    return {"joules_per_sample": joules}
+
+
+def card(part: Part, place: Place) -> dict[str, Any]:
+    """The mean power of a GPU: its energy over the time."""
+    if part.get("energy_j") is None or not part.get("seconds"):
+        return {}
+    return {"mean_power_w": part["energy_j"] / part["seconds"]}
 
 
 def disk_rate(part: Part, place: Place) -> dict[str, Any]:
@@ -127,9 +135,11 @@ def asked(part: Part, place: Place) -> dict[str, Any]:
 def transfer(part: Part, place: Place) -> dict[str, Any]:
     """One size of a collective: bandwidths of the median time."""
     seconds, alone = p50(part), p50(part, "single")
-    if seconds is None or alone is None or "size_bytes" not in part:
+    if seconds is None or "size_bytes" not in part:
         return {}
-    expected = {"latency_us": seconds * 1e6, "single_us": alone * 1e6}
+    expected = {"latency_us": seconds * 1e6}
+    if alone is not None:  # older records do not have it
+        expected["single_us"] = alone * 1e6
     if part.get("launch"):  # older records do not have its samples
         expected["launch_us"] = statistics.median(part["launch"]["seconds"]) * 1e6
     operation = next((word for word in re.split(r"[.\[]", place.where) if word in formulas.BUS_FACTORS), None)
@@ -151,11 +161,12 @@ def fit(part: Part, place: Place) -> dict[str, Any]:
 
 
 def pairs(part: Part, place: Place) -> dict[str, Any]:
-    """The matrix of bandwidths, from its samples."""
+    """The matrix of bandwidths, from its samples, and the slow ones."""
     if "samples_s" not in part or "gb_per_s" not in part:
         return {}
     bandwidth = lambda samples: samples and formulas.algorithm_bandwidth(part["size_bytes"], statistics.median(samples))
-    return {"gb_per_s": [[bandwidth(samples) for samples in row] for row in part["samples_s"]]}
+    matrix = [[bandwidth(samples) for samples in row] for row in part["samples_s"]]
+    return {"gb_per_s": matrix, "slow": outliers.slow_pairs(matrix, place.record["environment"]["ranks"])}
 
 
 def exposed(part: Part, place: Place) -> dict[str, Any]:
@@ -168,8 +179,16 @@ def exposed(part: Part, place: Place) -> dict[str, Any]:
 def doubling(part: Part, place: Place) -> dict[str, Any]:
     if p50(part, "once") is None or p50(part, "twice") is None:
         return {}
-    once, twice = (part[key]["timing"]["samples_s"] for key in ("once", "twice"))
-    return {"ratio": timing.percentile([b / a for a, b in zip(once, twice, strict=True)], 50)}
+    return {"ratio": timing.percentile(_ratios(part), 50)}
+
+
+def largest(part: Part, place: Place) -> dict[str, Any]:
+    """The line through the memory of some batches, and the largest batch that it predicts."""
+    if not part.get("fit") or "budget_bytes" not in part:
+        return {}
+    line = formulas.memory_fit(*zip(*((row["batch"], row["needed_bytes"]) for row in part["rows"]), strict=True))
+    fit = {"intercept_bytes": line.intercept, "bytes_per_sample": line.slope, "r2": line.r2}
+    return {"fit": fit, "predicted": formulas.largest_batch(line, part["budget_bytes"])}
 
 
 def predicted(part: Part, place: Place) -> dict[str, Any]:
@@ -225,12 +244,16 @@ def training(part: Part, place: Place) -> dict[str, Any]:
 
 
 def scaling(part: Part, place: Place) -> dict[str, Any]:
-    """Each point relative to one rank."""
+    """Each point: all samples over all of the time, and relative to one rank."""
     rows, mode = part.get("rows"), part.get("mode")
     if not rows or mode not in ("weak", "strong") or any("wall_s" not in row for row in rows):
         return {}
-    point = lambda row: formulas.scaling_point(mode, row, rows[0])
-    return {"rows": [row | point(row) for row in rows]}
+    follows = []
+    for row in rows:
+        batch = row["samples_per_rank"] * row["ranks"]
+        rate = batch * len(row["timing"]["samples_s"]) / row["wall_s"]
+        follows.append(row | {"samples_per_step": batch, "samples_per_s": rate})
+    return {"rows": [row | formulas.scaling_point(mode, row, follows[0]) for row in follows]}
 
 
 def against(part: Part, place: Place) -> dict[str, Any]:
@@ -273,33 +296,80 @@ def _samples(row: Any, key: str) -> list[float]:
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 #: suites whose MFU is that of all ranks together
 OF_ALL_RANKS = {"distributed", "transformer"}
-#: suites in which a verdict beside a timing is one over its variation
-BY_VARIATION = {"distributed", "node"}
-
 ROWS: Sequence[Callable[[Part, Place], dict[str, Any]]] = (
-    summary, median, rate, mfu, energy, disk_rate, case, asked, transfer, fit, pairs, exposed, doubling, predicted,
-    product, best, sustained, training, scaling, against,
+    summary, median, rate, mfu, energy, card, disk_rate, case, asked, transfer, fit, pairs, exposed, doubling,
+    largest, predicted, product, best, sustained, training, scaling, against,
 )  # fmt: skip
 
 
 def facts(part: Part, place: Place) -> tuple[dict[str, Any], list[str]]:
     """The facts of a verdict that are in its part, and their rules."""
-    config, expected = place.record["config"], {"wrong_elements": part.get("wrong_elements")}
+    config = place.record["config"]
+    expected = {
+        "wrong_elements": part.get("wrong_elements"),
+        "efficiency": part.get("efficiency"),
+        "cv": variation(part, place),
+        "slow": slow(part),
+        "doubling": doubling_fact(part, place),
+    }
     if isinstance(part.get("mfu"), dict):
         expected["mfu"] = part["mfu"].get("mfu")
     if "gpu" in part and "processor" in part:  # of all that was measured together
         expected |= sampler.facts(part["gpu"], part["processor"] if config.get("device_type") == "cpu" else None)
-    if "timing" in part and (place.ranks > 1 or "wrong_elements" not in part) and place.record["suite"] in BY_VARIATION:
-        expected["cv"] = part["timing"].get("cv")
-        if place.record["suite"] == "distributed":
-            expected["ranks_per_gpu"] = config.get("ranks_per_gpu")
+    if expected["cv"] is not None and place.record["suite"] == "distributed":
+        expected["ranks_per_gpu"] = config.get("ranks_per_gpu")
     if "samples_per_s" in part and isinstance(part.get("loss"), float):
         expected["loss"] = part["loss"]
-    if isinstance(part.get("doubling"), dict) and part["doubling"].get("interval_95"):
-        expected["doubling"] = part["doubling"]["interval_95"][1]
     known = {fact: value for fact, value in expected.items() if value is not None}
     return known, [rule.code for rule in verdict.RULES if rule.fact in known]
 
 
-def _flat(samples: Sequence[Any]) -> bool:
+#: suite -> the timings of a part, over whose variation its verdict is
+TIMINGS: Mapping[str, Callable[[Part], Sequence[Any]]] = {
+    **dict.fromkeys(("distributed", "node", "transformer"), lambda part: [part.get("timing")]),
+    **dict.fromkeys(("compilation_benchmark", "pytorch_baseline"), lambda part: [part.get("timing")]),
+    **dict.fromkeys(("quick_benchmark", "auto_shard_benchmark"), lambda part: [part.get("together", {}).get("timing")]),
+    "checkpoints": lambda part: [part.get("write"), part.get("read")],
+    "input_pipeline": lambda part: [part.get("resident"), part.get("loaded")],
+}
+
+
+def variation(part: Part, place: Place) -> float | None:
+    """Of the samples of a part: the largest one, of single steps."""
+    suite = place.record["suite"]
+    if suite == "distributed" and place.ranks == 1 and "wrong_elements" in part:  # nothing is moved
+        return None
+    if "unit" in part and "timing" not in part and isinstance(part.get("samples"), list):
+        return timing.variation(part["samples"])
+    found = []
+    for each in filter(None, TIMINGS.get(suite, lambda _: [])(part)):
+        steps = each["steps_per_sample"] if suite == "transformer" else 1
+        found.append((timing.variation(each["samples_s"]) or 0.0) * math.sqrt(steps))
+    return max(found, default=None)
+
+
+def slow(part: Part) -> list[str] | None:
+    """Slow ranks or pairs; in a training they are those of the passes without exchange."""
+    found = part["exposed"].get("slow") if isinstance(part.get("exposed"), dict) else part.get("slow")
+    if isinstance(found, dict):
+        return outliers.pair_words(found)
+    return None if found is None else outliers.rank_words(found)
+
+
+def doubling_fact(part: Part, place: Place) -> float | None:
+    """The upper end of the interval, from the samples: what the record says of it could be edited."""
+    if not isinstance(part.get("doubling"), dict) or not part["doubling"].get("interval_95"):
+        return None
+    interval = timing.median_interval(_ratios(part["doubling"]), place.record["config"].get("seed") or 0)
+    return interval[1] if interval else None
+
+
+def _ratios(part: Part) -> list[float]:
+    """Of twice the batch over once, in each turn."""
+    once, twice = (part[key]["timing"]["samples_s"] for key in ("once", "twice"))
+    return [b / a for a, b in zip(once, twice, strict=True)]
+
+
+def numbers(samples: Sequence[Any]) -> bool:
+    """Whether these are samples, and not rows."""
     return all(isinstance(sample, int | float) for sample in samples)

@@ -187,12 +187,20 @@ def problems(data: Any) -> list[str] | None:
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(data)]
 
 
+def _number(text: str) -> int | float:
+    """No record has NaN, an infinity, or what no float can hold: no comparison with it says anything."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return value if {*text} & {*".eE"} else int(text)
+
+
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a record from its file; ``ValueError`` says what is wrong with the file."""
     try:
-        data = json.loads(pathlib.Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
+        text = pathlib.Path(path).read_text()
+        data = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_number)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON of a record ({error})") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version is None:
         raise ValueError(f"{path}: no result of these suites: it has no schema_version")

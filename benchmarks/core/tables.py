@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from benchmarks.core.verdict import RUN
+
 WIDTH = 150
 
 
@@ -53,6 +55,13 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file
     print(render(title, columns, rows, color=out.isatty()), file=out, flush=True)
 
 
+def reasons_text(reasons: Sequence[Mapping[str, str]]) -> str:
+    """Reasons of one kind: the first one with its place, unless it is about the whole run, and how many more."""
+    message, where = reasons[0]["message"], reasons[0]["where"]
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return f"{message}{f' at {where}' if where and where != RUN else ''}{more}"
+
+
 def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
     """The verdict as text, one line per reason; reasons of one kind are counted, not repeated."""
     kinds: dict[str, list[Mapping[str, str]]] = {}
@@ -60,9 +69,7 @@ def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
         kinds.setdefault(reason["code"], []).append(reason)
     lines = [f"verdict: {'valid' if verdict['valid'] else 'NOT VALID as a measurement'}"]
     for code, reasons in kinds.items():
-        first = reasons[0]
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        lines.append(f"  {code}: {first['message']}{' at ' + first['where'] if first['where'] else ''}{more}")
+        lines.append(f"  {code}: {reasons_text(reasons)}")
     if verdict["unchecked"]:
         lines.append(f"  not checked, for want of data: {', '.join(verdict['unchecked'])}")
     return lines

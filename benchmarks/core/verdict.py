@@ -67,6 +67,8 @@ RULES = [
     ),
     Rule("wrong_elements", "wrong_elements", lambda v: v > 0, "{0} element(s) of the results are wrong"),
 ]
+#: where a reason is that is about a run as a whole
+RUN = "run"
 CODES = [rule.code for rule in RULES]
 #: the rules that are about the machine, by the device that measures; a CPU's clocks and neighbours are not known
 MACHINE = {
@@ -107,10 +109,10 @@ def ended(status: str, error: str | None, git: Mapping[str, Any] | None = None) 
     """The verdict on a run, from the way it ended and the checkout it ran from."""
     reasons = []
     if status != "complete":
-        reasons.append({"code": status, "message": error or f"the run is {status}", "where": "run"})
+        reasons.append({"code": status, "message": error or f"the run is {status}", "where": RUN})
     if git and git["dirty"]:
         message = "the files differ from the recorded commit, so the run cannot be repeated"
-        reasons.append({"code": "dirty_tree", "message": message, "where": "run"})
+        reasons.append({"code": "dirty_tree", "message": message, "where": RUN})
     # without a checkout nobody knows which files ran
     return {"valid": not reasons, "reasons": reasons, "unchecked": [] if git or status == "running" else ["dirty_tree"]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,10 @@ class Expectation:
     source: str
     valid: bool = True
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.expected) and math.isfinite(self.measured)):  # TypeError, if one is no number at all
+            raise ValueError(f"{self.what}: {self.measured} of {self.expected}")
+
     @property
     def ratio(self) -> float | None:
         return self.measured / self.expected if self.expected else None
@@ -55,7 +60,7 @@ def _walk(record: Read, value: Any, where: tuple[str, ...], around: tuple[bool, 
     """Those that may be at any depth: MFU, and the goal or formula of a row. ``around`` is that of `validity`."""
     if isinstance(value, dict):
         around = valid, _ = validity(value.get("verdict"), *around)
-        for read in (_mfu, _row, _ratio):
+        for read in (_mfu, _row, _ratio, _goals):
             yield from read(record, value, where, valid)
         for key, inner in value.items():
             yield from _walk(record, inner, (*where, key), around)
@@ -92,7 +97,7 @@ def _row(record: Read, part: Mapping[str, Any], where: tuple[str, ...], valid: b
 
 
 def _ratio(record: Read, part: Mapping[str, Any], where: tuple[str, ...], valid: bool) -> Iterator[Expectation]:
-    """The cost of a side beside the other one, and goals between two rows."""
+    """The cost of a side beside the other one."""
     goal, name = part.get("goal"), " / ".join(where)
     if isinstance(goal, int | float):
         for key in ("seconds", "processor"):
@@ -100,10 +105,17 @@ def _ratio(record: Read, part: Mapping[str, Any], where: tuple[str, ...], valid:
                 measured = part[key]["median"]
                 source = "goal of the suite"
                 yield Expectation(record.name, f"{name} / {key}", MOST, goal, measured, "x", source, valid)
-    if {"row", "against", "bound", "value"} <= set(part) and part["value"] is not None:
-        figure = part.get("figure", "time")
-        what = f"{part['work']}: {part['row']} against {part['against']}{f', {figure}' if figure != 'time' else ''}"
-        yield Expectation(record.name, what, MOST, part["bound"], part["value"], "x", "goal of the suite", valid)
+
+
+def _goals(record: Read, part: Mapping[str, Any], where: tuple[str, ...], valid: bool) -> Iterator[Expectation]:
+    """Goals between two rows, which are valid if both rows are."""
+    goals = part.get("goals")
+    for goal in goals if isinstance(goals, list) else ():
+        if goal["value"] is not None:
+            row, other, figure = goal["row"], goal["against"], goal.get("figure", "time")
+            what = f"{goal['work']}: {row} against {other}{f', {figure}' if figure != 'time' else ''}"
+            both = valid and _valid(part[row]) and _valid(part[other])
+            yield Expectation(record.name, what, MOST, goal["bound"], goal["value"], "x", "goal of the suite", both)
 
 
 def _bandwidths(record: Read) -> Iterator[Expectation]:

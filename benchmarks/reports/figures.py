@@ -6,6 +6,7 @@ bandwidth by size. It does not know the suites.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,10 @@ class Figure:
     main: bool = True
     #: whether the part of the record that it is in is valid
     valid: bool = True
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):  # TypeError, if it is no number at all
+            raise ValueError(f"{self.name} is {self.value}")
 
     @property
     def name(self) -> str:

@@ -33,7 +33,7 @@ def pictures(record: Read) -> list[page.Mark]:
 
 
 def wrapped(name: str, width: int = 30) -> str:
-    return "\n".join(textwrap.wrap(name, width, break_long_words=True)[:3])
+    return "\n".join(textwrap.wrap(name, width, max_lines=3, placeholder=" …"))
 
 
 def unused(name: str, names: Collection[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,15 +43,24 @@ class Read:
 
     @cached_property
     def figures(self) -> list[Figure]:
-        return figures(self.results)
+        """None of a record of which a part is not as expected; `wrong` says so."""
+        return self._figures[0]
+
+    @cached_property
+    def _figures(self) -> tuple[list[Figure], list[str]]:
+        """And why there are none."""
+        try:
+            return figures(self.results), []
+        except MALFORMED as error:
+            return [], [_malformed(error)]
 
     @cached_property
     def wrong(self) -> list[str]:
         """What does not follow from the samples."""
         try:
-            return CHECKS.get(self.suite, audit.problems)(self.data)
+            return [*self._figures[1], *CHECKS.get(self.suite, audit.problems)(self.data)]
         except MALFORMED as error:
-            return [f"a part of the record is not as expected: {type(error).__name__}: {error}"]
+            return [_malformed(error)]
 
     @property
     def valid(self) -> bool:
@@ -96,6 +104,10 @@ class Read:
         return kind if group == "kind" else (*kind, self.cards or hosts)
 
 
+def _malformed(error: Exception) -> str:
+    return f"a part of the record is not as expected: {type(error).__name__}: {error}"
+
+
 def machine_name(record: Read) -> str:
     """A name for people: ``8 x NVIDIA H200``, or the CPU with its cores."""
     environment = record.environment
@@ -121,27 +133,28 @@ def gather(paths: Sequence[Path]) -> tuple[list[Read], list[str]]:
     copies would make the interval between runs as narrow as anyone likes.
     """
     records: dict[str, Read] = {}
-    originals: dict[str, Path] = {}
+    known: set[str] = set()
     left_out = []
     for path in paths:
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
         for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-            if (real := os.path.realpath(file)) in records:
+            if (real := os.path.realpath(file)) in known:
                 continue
+            known.add(real)
             try:
                 record = read(file)
-                original = originals.setdefault(
-                    json.dumps([record.config, record.results]) if record.results else real, file
-                )
-                if original == file:
-                    records[real] = record
-                else:
-                    left_out.append(f"{file}: a copy of {original}, with the same samples")
             except ValueError as error:
                 if not path.is_dir():
                     raise BadInput(str(error)) from error
                 left_out.append(str(error))
+                continue
+            key = audit.origin(record.data) if record.results else real
+            first = records.setdefault(key, record)
+            if first is not record:
+                # an edited copy does not replace the record it was made from
+                records[key], copy = (record, first) if first.wrong and not record.wrong else (first, record)
+                left_out.append(f"{copy.path}: a copy of {records[key].path}, with the same samples")
     if not records:
         raise BadInput("\n".join([f"no record in {', '.join(map(str, paths))}", *left_out]))
     return sorted(records.values(), key=lambda record: (record.timestamp, record.name)), left_out

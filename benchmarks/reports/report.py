@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.core import health, plots
+from benchmarks.core import health, plots, tables
 from benchmarks.core.audit import MALFORMED
 from benchmarks.core.formulas import GIB
 from benchmarks.reports import durations, page, pictures, svg, works
@@ -84,11 +84,7 @@ def _verdict(record: Read) -> tuple[bool, page.Mark]:
     kinds: dict[str, list[dict[str, str]]] = {}
     for reason in judged["reasons"]:
         kinds.setdefault(reason["code"], []).append(reason)
-    lines = [
-        f"{reasons[0]['message']}{' at ' + reasons[0]['where'] if reasons[0]['where'] else ''}"
-        f"{f' (and {len(reasons) - 1} more)' if len(reasons) > 1 else ''}"
-        for reasons in kinds.values()
-    ]
+    lines = [tables.reasons_text(reasons) for reasons in kinds.values()]
     wrong = [f"does not follow from its samples: {line}" for line in record.wrong]
     if judged["unchecked"]:
         lines.append(f"not checked, for want of data: {', '.join(judged['unchecked'])}")
@@ -107,7 +103,12 @@ def _run(record: Read) -> str:
 
 def _expected(records: Sequence[Read]) -> Iterator[page.Mark]:
     """Peaks and documented figures first, then the goals of the suites."""
-    rows = [(row, _run(record)) for record in records for row in _expectations(record)]
+    rows: list[tuple[Expectation, str]] = []
+    for record in records:
+        try:
+            rows += [(row, _run(record)) for row in expectations(record)]
+        except MALFORMED as error:
+            yield page.paragraph(f"Not shown: {_run(record)}: not as expected ({type(error).__name__}: {error}).")
     if not rows:
         yield page.paragraph("Nothing is known of what this machine should reach in these records.", soft=True)
         return
@@ -124,13 +125,6 @@ def _expected(records: Sequence[Read]) -> Iterator[page.Mark]:
     others = [(row, run) for row, run in rows if row.kind != CEILING]
     yield page.table(columns, [_expected_row(row, run) for row, run in known], (0, 3, 6, 7))
     yield page.table(columns, [_expected_row(row, run) for row, run in others], (0, 3, 6, 7))
-
-
-def _expectations(record: Read) -> list[Expectation]:
-    try:
-        return expectations(record)
-    except MALFORMED:  # the verdict names the part that is not as expected
-        return []
 
 
 def _expected_row(row: Expectation, run: str) -> list[Any]:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from benchmarks.core.audit import NOISE
 from benchmarks.reports.reading import Read
 from benchmarks.transformer import comparing
 
 #: keys of a configuration that say nothing about the work: the machine, and where things are
 MACHINE = {"device", "device_type", "backend", "nodes", "ranks_per_gpu", "memory_budget_bytes"}
-NOISE = {"port", "output_dir", "load", "nccl_log", "seed"}
 #: ways of doing the same work: of different variants, in one table
 WAYS = {"cuda_graphs"}
 #: suites whose results are one part for each program

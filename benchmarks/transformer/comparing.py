@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -133,7 +132,7 @@ def read(path: Path) -> Result:
             column.value(result, result)
         _ = [data["config"][key] for key in EQUAL]
         wrong = follows(data)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except audit.MALFORMED as error:
         raise ValueError(f"{path}: not what benchmark.py writes: {type(error).__name__}: {error}") from error
     if wrong:
         raise ValueError(f"{path}: its figures do not follow from its samples: {wrong[0]}")
@@ -157,7 +156,7 @@ def _named(results: list[Result]) -> list[Result]:
         raise BadInput(f"{double}.json is given twice: give each result once, under a name of its own")
     originals: dict[str, str] = {}
     for result in results:
-        original = originals.setdefault(json.dumps([result.data["config"], result.data["results"]]), result.name)
+        original = originals.setdefault(audit.origin(result.data), result.name)
         if original != result.name:
             raise BadInput(f"{result.name}.json is a copy of {original}.json, with the same samples: give one of them")
     return results
