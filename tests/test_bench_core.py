@@ -253,21 +253,28 @@ def series_of(count, correlation, draw):
 
 
 @pytest.mark.parametrize("interval", [timing.mean_interval, timing.median_interval])
-@pytest.mark.parametrize("correlation", [0.0, 0.9])
-def test_intervals_hold_also_where_samples_depend_on_each_other(correlation, interval):
+@pytest.mark.parametrize(
+    ("correlation", "count", "share"),
+    # a short series that depends on itself says little: its interval holds less often, and is as wide as the samples
+    [(0.0, 10, 0.90), (0.0, 100, 0.90), (0.9, 10, 0.75), (0.9, 20, 0.80), (0.9, 50, 0.85), (0.9, 100, 0.90)],
+)
+def test_intervals_hold_also_where_samples_depend_on_each_other(correlation, count, share, interval):
     draw = np.random.default_rng(7)
-    series = [series_of(100, correlation, draw) for _ in range(100)]
+    series = [series_of(count, correlation, draw) for _ in range(100)]
     held = [low <= 1 <= high for low, high in map(interval, series)]
-    assert sum(held) / len(held) >= 0.90
+    assert sum(held) / len(held) >= share
 
 
-def test_an_interval_contains_its_own_figure_and_lies_within_the_samples():
+def test_an_interval_contains_its_own_figure_and_no_time_in_it_is_negative():
     draw = np.random.default_rng(3)
     for count in (3, 4, 10, 50):
         samples = [*draw.exponential(size=count)]
         for interval, figure in ((timing.median_interval, np.median), (timing.mean_interval, np.mean)):
             low, high = interval(samples)
-            assert min(samples) <= low <= figure(samples) <= high <= max(samples)
+            assert 0 < low <= figure(samples) <= high
+            assert interval([2.0] * count) == (2.0, 2.0)
+    samples = [-1.0, 0.5, 1.0, -0.5]
+    assert timing.mean_interval(samples)[0] < -1, "a difference of times may be negative"
 
 
 def test_repeated_runs_give_the_variation_between_runs():

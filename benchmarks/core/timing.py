@@ -133,7 +133,11 @@ def runs_interval(figures: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) -> tuple[float, float] | None:
-    """The bootstrap draws independent samples; the width is that of as many as the series is worth."""
+    """The bootstrap draws independent samples; the width is that of as many as the series is worth.
+
+    It may reach beyond the samples: those of a short series that depend on each other are all on one side of what a
+    longer one would show.
+    """
     if len(samples) < 3:
         return None
     values = np.asarray(samples)
@@ -142,7 +146,9 @@ def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) 
     below, above = np.percentile(of(values[indices], axis=1), [2.5, 97.5]) - figure
     wider = math.sqrt(len(values) / (count - 1)) * student(count - 1) / NORMAL
     low, high = figure + min(0.0, below) * wider, figure + max(0.0, above) * wider
-    return max(float(low), float(values.min())), min(float(high), float(values.max()))
+    if low <= 0 < values.min():  # as far below as above, as a ratio: no time is negative
+        low = figure * figure / high
+    return float(low), float(high)
 
 
 def independent(samples: Sequence[float]) -> float:
