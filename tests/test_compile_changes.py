@@ -215,6 +215,16 @@ FUNCTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], Change]
         lambda a, x: x * a["scale"] * (1 if a.update(calls=a["calls"] + 1) is None else 0),
         lambda a, _: a.update(scale=3.0),
     ),
+    "tensor in a long list": (
+        lambda: [gt.ones(3) for _ in range(100)],
+        lambda a, x: x * a[7] + a[8],
+        lambda a, _: (a[7], a.__setitem__(7, gt.zeros(3))),
+    ),
+    "data of a tensor in a long dict": (
+        lambda: {k: gt.ones(3) for k in range(100)},
+        lambda a, x: x * a[7] + a[8],
+        lambda a, _: (a[7].data, setattr(a[7], "data", gt.zeros(3))),
+    ),
     "default of an argument": (
         lambda: _with_default,
         lambda a, x: a(x),

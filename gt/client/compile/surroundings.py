@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from gt.client.compile.module_states import MAX_DEPTH, MAX_ITEMS, PLAIN, TABLES
+from gt.client.compile.module_states import MAX_DEPTH, MAX_ITEMS, PLAIN, TABLES, are_compared
 from gt.client.tensor.tensor import Tensor
 
 _MISSING, _CHANGED = "no such variable", "changed by the function"
@@ -185,9 +185,9 @@ class _Variable:
             return kind, x.hex() if kind is float else x  # 0.0 equals -0.0, and NaN does not equal itself
         if isinstance(x, Tensor):
             return Tensor, id(x) if x._view is not None else x._cell.id, x._node is not None
-        if depth and kind in (list, tuple) and len(x) <= MAX_ITEMS:
+        if depth and kind in (list, tuple) and are_compared(x):
             return kind, *[self.state_of(item, depth - 1) for item in x]
-        if depth and kind is dict and len(x) <= MAX_ITEMS:
+        if depth and kind is dict and are_compared(x):
             return dict, *[(self.state_of(key, 0), self.state_of(item, depth - 1)) for key, item in x.items()]
         # GT's own objects that are no modules, such as optimizers, are compared where they are called
         if not depth or (kind.__module__.startswith("gt.") and TABLES[0] not in getattr(x, "__dict__", ())):
