@@ -6,6 +6,8 @@ still exist, and only a comparison shows that they are not the ones in use any m
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -265,6 +267,22 @@ def test_anomaly_detection_sees_a_compiled_step(session: Session) -> None:
     w.data.fill_(-1)
     with np.errstate(all="ignore"), gt.autograd.detect_anomaly(), pytest.raises(gt.GtError, match="nan"):
         step(gt.ones(3))
+
+
+def test_what_another_thread_computes_is_no_part_of_a_recording(session: Session) -> None:
+    count, turns = gt.zeros(3), iter((1, 1))
+
+    @gt.compile
+    def step(x: Any) -> Any:
+        for _ in itertools.islice(turns, 1):  # another thread runs during the first two calls
+            thread = threading.Thread(target=count.add_, args=(1,))
+            thread.start()
+            thread.join()
+        return x * 2
+
+    for _ in range(8):
+        assert step(gt.ones(3)).tolist() == [2, 2, 2]
+    assert count.tolist() == [2, 2, 2]
 
 
 def _load(net: Any, optimizer: Any) -> Any:

@@ -45,6 +45,8 @@ class Recorder(Struct, eq=False):
 
     def note_use(self, cell: Any) -> None:
         """An instruction uses this tensor. Called before the instruction changes it."""
+        if threading.get_ident() != self.thread:  # a replay would run it too
+            self.refuse("another thread computes meanwhile")
         if cell.id not in self.versions:
             self.cells[cell.id] = cell
             self.versions[cell.id] = cell.version
