@@ -247,11 +247,11 @@ def _is_gts(function: FunctionType) -> bool:
 
 
 def _is_object(x: Any) -> bool:
-    """Is it an object of a class of the program, with attributes?"""
+    """Is it an object with attributes, and none of GT's, nor a module?"""
     kind = type(x)
-    if kind.__module__ == "builtins" or kind.__module__.startswith("gt.") or isinstance(x, Tensor):
+    if kind.__module__.startswith("gt.") or isinstance(x, Tensor):
         return False
-    return TABLES[0] not in getattr(x, "__dict__", ())
+    return TABLES[0] not in x.__dict__ if hasattr(x, "__dict__") else hasattr(kind, "__slots__")
 
 
 def _plain_function(x: Any) -> tuple[FunctionType, Any] | None:
