@@ -6,7 +6,10 @@ still exist, and only a comparison shows that they are not the ones in use any m
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,14 +31,23 @@ def session() -> Iterator[Session]:
 
 
 class Net(gt.nn.Module):
+    factor = 1.0
+
     def __init__(self) -> None:
         super().__init__()
+        self.layers, self.config, self._bias = gt.nn.ModuleList([gt.nn.Linear(3, 3)]), SimpleNamespace(k=1.0), 0.0
         self.linear, self.act = gt.nn.Linear(3, 3), gt.nn.ReLU()
         self.scales, self.options, self.sizes, self.mask = [1.0], {"scale": 1.0}, (1, 3), gt.ones(3)
 
     def forward(self, x: Any) -> Any:
         scale = self.scales[0] * self.options["scale"] * self.sizes[0]
-        return self.act(self.linear(x)) * self.mask * scale
+        for layer in self.layers:
+            x = layer(x)
+        return self.act(self.linear(x)) * self.mask * scale * self.factor * self.config.k + self.bias
+
+    @property
+    def bias(self) -> Any:
+        return self._bias
 
 
 #: how a module is changed; what a change returns is kept
@@ -50,13 +62,19 @@ MODULE: dict[str, Callable[[Net], Any]] = {
     "tensor": lambda net: (net.mask, setattr(net, "mask", gt.zeros(3))),
     "data of a tensor": lambda net: (net.mask.data, setattr(net.mask, "data", gt.zeros(3))),
     "tensor written in place": lambda net: net.mask.mul_(2),
+    "child in a list of modules": lambda net: (net.layers[0], net.layers.__setitem__(0, gt.nn.Linear(3, 3))),
+    "longer list of modules": lambda net: net.layers.append(gt.nn.Linear(3, 3)),
+    "number of an object": lambda net: setattr(net.config, "k", 3.0),
+    "number of the class": lambda net: setattr(Net, "factor", 3.0),
+    "number that a property reads": lambda net: setattr(net, "_bias", 3.0),
     "nothing": lambda net: None,
     "an equal tuple and an equal list": lambda net: (setattr(net, "sizes", (1, 3)), setattr(net, "scales", [1.0])),
 }
 
 
 @pytest.mark.parametrize("change", MODULE)
-def test_a_module_that_was_changed(change: str, session: Session) -> None:
+def test_a_module_that_was_changed(change: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Net, "factor", 1.0)
     net, x = Net(), gt.tensor(np.random.default_rng(0).standard_normal((4, 3)), dtype=gt.float32)
     compiled = gt.compile(net)
     with gt.no_grad():
@@ -120,6 +138,151 @@ def test_an_object_that_was_changed(change: str, how: str, session: Session, mon
         for _ in range(4):
             assert (compiled(x).numpy() == trainer.step(x).numpy()).all()
     del kept
+
+
+@dataclass(slots=True)
+class Slots:
+    k: float = 1.0
+
+
+class Parent:
+    k = 1.0
+
+
+class Child(Parent):
+    def __init__(self) -> None:
+        self.scale, self.mask, self.calls = 1.0, gt.ones(3), 0
+
+    @property
+    def doubled(self) -> float:
+        return self.scale * 2
+
+    def apply(self, x: Any) -> Any:
+        return x * self.scale * self.mask
+
+
+def _with_default(x: Any, scale: float = 1.0) -> Any:
+    return x * scale
+
+
+#: a function, and how what it uses is changed. It uses ``a``, which is the object of the row
+FUNCTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], Change]] = {
+    "parameter of a layer that is not called": (
+        lambda: gt.nn.Linear(3, 3),
+        lambda a, x: x @ a.weight,
+        lambda a, _: (a.weight, setattr(a, "weight", gt.nn.Parameter(gt.ones(3, 3)))),
+    ),
+    "data of such a parameter": (
+        lambda: gt.nn.Linear(3, 3),
+        lambda a, x: x @ a.weight,
+        lambda a, _: (a.weight.data, setattr(a.weight, "data", gt.ones(3, 3))),
+    ),
+    "number of such a layer": (
+        lambda: gt.nn.Dropout(0.0),
+        lambda a, x: gt.nn.functional.dropout(x, a.p),
+        lambda a, _: setattr(a, "p", 1.0),
+    ),
+    "number of a module whose forward is called": (
+        Net,
+        lambda a, x: a.forward(x),
+        lambda a, _: setattr(a, "scales", [3.0]),
+    ),
+    "parameter in a list": (
+        lambda: gt.nn.ParameterList([gt.ones(3)]),
+        lambda a, x: x * a[0],
+        lambda a, _: (a[0], a.__setitem__(0, gt.nn.Parameter(gt.ones(3) * 3))),
+    ),
+    "slot": (Slots, lambda a, x: x * a.k, lambda a, _: setattr(a, "k", 3.0)),
+    "inherited number of the class": (Child, lambda a, x: x * a.k, lambda a, _: setattr(Parent, "k", 3.0)),
+    "inherited number of a class": (lambda: Child, lambda a, x: x * a.k, lambda a, _: setattr(Parent, "k", 3.0)),
+    "number that a property reads": (Child, lambda a, x: x * a.doubled, lambda a, _: setattr(a, "scale", 3.0)),
+    "number that a method reads": (Child, lambda a, x: a.apply(x), lambda a, _: setattr(a, "scale", 3.0)),
+    "tensor that a method reads": (
+        Child,
+        lambda a, x: a.apply(x),
+        lambda a, _: (a.mask, setattr(a, "mask", gt.zeros(3))),
+    ),
+    "number that is read by its name": (
+        Child,
+        lambda a, x: x * getattr(a, "scale", 1.0),
+        lambda a, _: setattr(a, "scale", 3),
+    ),
+    "number beside one that a call changes": (
+        Child,
+        lambda a, x: x * a.scale * (1 if setattr(a, "calls", a.calls + 1) is None else 0),
+        lambda a, _: setattr(a, "scale", 3.0),
+    ),
+    "item beside one that a call changes": (
+        lambda: {"calls": 0, "scale": 1.0},
+        lambda a, x: x * a["scale"] * (1 if a.update(calls=a["calls"] + 1) is None else 0),
+        lambda a, _: a.update(scale=3.0),
+    ),
+    "tensor in a long list": (
+        lambda: [gt.ones(3) for _ in range(100)],
+        lambda a, x: x * a[7] + a[8],
+        lambda a, _: (a[7], a.__setitem__(7, gt.zeros(3))),
+    ),
+    "data of a tensor in a long dict": (
+        lambda: {k: gt.ones(3) for k in range(100)},
+        lambda a, x: x * a[7] + a[8],
+        lambda a, _: (a[7].data, setattr(a[7], "data", gt.zeros(3))),
+    ),
+    "default of an argument": (
+        lambda: _with_default,
+        lambda a, x: a(x),
+        lambda a, patch: patch.setattr(a, "__defaults__", (3.0,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["variable", "argument"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_a_function_uses_was_changed(
+    name: str, how: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Parent, "k", 1.0)
+    create, compute, change = FUNCTIONS[name]
+    used, x = create(), gt.tensor(np.random.default_rng(0).standard_normal((4, 3)), dtype=gt.float32)
+    compiled = gt.compile(compute) if how == "argument" else gt.compile(lambda _, x: compute(used, x))
+    argument = used if how == "argument" else None
+    with gt.no_grad():
+        for _ in range(6):
+            compiled(argument, x)
+        kept = change(used, monkeypatch)
+        for _ in range(4):
+            assert (compiled(argument, x).numpy() == compute(used, x).numpy()).all()
+    del kept
+
+
+def test_anomaly_detection_sees_a_compiled_step(session: Session) -> None:
+    w = gt.ones(3, requires_grad=True)
+
+    @gt.compile
+    def step(x: Any) -> Any:
+        (g,) = gt.autograd.grad((w.sqrt() * x).sum(), w)
+        return g
+
+    for _ in range(4):
+        step(gt.ones(3))
+    w.data.fill_(-1)
+    with np.errstate(all="ignore"), gt.autograd.detect_anomaly(), pytest.raises(gt.GtError, match="nan"):
+        step(gt.ones(3))
+
+
+def test_what_another_thread_computes_is_no_part_of_a_recording(session: Session) -> None:
+    count, turns = gt.zeros(3), iter((1, 1))
+
+    @gt.compile
+    def step(x: Any) -> Any:
+        for _ in itertools.islice(turns, 1):  # another thread runs during the first two calls
+            thread = threading.Thread(target=count.add_, args=(1,))
+            thread.start()
+            thread.join()
+        return x * 2
+
+    for _ in range(8):
+        assert step(gt.ones(3)).tolist() == [2, 2, 2]
+    assert count.tolist() == [2, 2, 2]
 
 
 def _load(net: Any, optimizer: Any) -> Any:

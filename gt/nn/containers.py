@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import index
 from typing import Any, Self
 
+from gt.client.stream import recorder
 from gt.client.tensor.tensor import Tensor
 from gt.nn.module import Module, indent
 from gt.nn.parameter import Parameter
@@ -20,7 +21,17 @@ def _wrap_index(i: Any, count: int) -> str:
     return str(i % count)
 
 
-class Sequential(Module):
+class _Container(Module):
+    """A module whose child modules are used without a call of it."""
+
+    @property
+    def _modules(self) -> dict[str, Any]:  # type: ignore[override]
+        if recorder.active is not None:
+            recorder.active.modules[self] = None
+        return self.__dict__["_modules"]  # type: ignore[no-any-return]
+
+
+class Sequential(_Container):
     """Modules that are called one after the other. See `torch.nn.Sequential`."""
 
     def __init__(self, *args: Any) -> None:
@@ -85,7 +96,7 @@ class Sequential(Module):
         return module
 
 
-class ModuleList(Module):
+class ModuleList(_Container):
     """A list of modules, whose parameters are part of the model. See `torch.nn.ModuleList`."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
@@ -160,7 +171,7 @@ class ModuleList(Module):
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
 
 
-class ModuleDict(Module):
+class ModuleDict(_Container):
     """A dict of modules, whose parameters are part of the model. See `torch.nn.ModuleDict`."""
 
     def __init__(self, modules: Any = None) -> None:

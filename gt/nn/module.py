@@ -94,6 +94,8 @@ class Module:
         for kind in KINDS:
             members = attributes.get(kind)
             if members is not None and name in members:
+                if recorder.active is not None:
+                    recorder.active.modules[self] = None
                 return members[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 

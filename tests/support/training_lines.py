@@ -57,6 +57,35 @@ class Counting(gt.nn.Module):
                 self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
         return x - self.mean.clone()
 
+class Options:
+    def __init__(self):
+        self.scale, self.shift, self.calls = 1.0, 0.0, 0
+
+class Blocks(gt.nn.Module):
+    """Layers in a list, and numbers in an object, in the class and behind a property."""
+
+    factor = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.options = gt.nn.ModuleList([gt.nn.Linear(4, 4), gt.nn.Linear(4, 4)]), Options()
+
+    @property
+    def shift(self):
+        return self.options.shift
+
+    def apply_layers(self, x):
+        for layer in self.layers:
+            x = layer(x).tanh() * self.factor
+        return x
+
+    def forward(self, x):
+        self.options.calls += 1
+        return self.apply_layers(x) * self.options.scale + x @ self.layers[0].weight * 0.1 + self.shift
+
+def blocks(net):
+    return [module for module in net.modules() if isinstance(module, Blocks)]
+
 class Square(gt.autograd.Function):
     @staticmethod
     def forward(ctx, x, factor):
@@ -85,7 +114,7 @@ LAYERS = (
     "gt.nn.Linear(4, 4)", "gt.nn.Linear(4, 4)", "gt.nn.Linear(4, 4, bias=False)", "gt.nn.LayerNorm(4)",
     "gt.nn.BatchNorm1d(4)", "gt.nn.Tanh()", "gt.nn.GELU()", "gt.nn.Sigmoid()", "gt.nn.Softplus()", "Counting()",
     "Residual(gt.nn.Linear(4, 4))", "gt.nn.Sequential(gt.nn.Linear(4, 3), gt.nn.Tanh(), gt.nn.Linear(3, 4))",
-    "gt.nn.Dropout(0.0)", "gt.nn.Identity()",
+    "gt.nn.Dropout(0.0)", "gt.nn.Identity()", "Blocks()", "Blocks()",
     "Apply(lambda x: x.view(-1, 2, 2).transpose(1, 2).reshape(-1, 4))",
     "Apply(lambda x: times_two(x * 0.5))",
     "Apply(write_rows)",
@@ -172,6 +201,15 @@ EVENTS = (
     "net.scale = 1",
     "net.names = net.names[::-1]",
     "net.names.reverse()",
+    "for b in blocks(net): b.options.scale *= 0.9",
+    "for b in blocks(net): b.options.shift += 0.1",
+    "for b in blocks(net): b.options, b.old = Options(), b.options",
+    "Blocks.factor = 1.1 - Blocks.factor / 2",
+    "for b in blocks(net): kept.append(b.layers[0]); b.layers[0] = gt.nn.Linear(4, 4); fill(b.layers[0], x.dtype)",
+    "for b in blocks(net): b.layers.append(gt.nn.Linear(4, 4)); fill(b.layers[-1], x.dtype)",
+    "for b in blocks(net): kept.append(b.layers[0].weight); b.layers[0].weight = "
+    "gt.nn.Parameter(b.layers[0].weight.detach() * 0.5)",
+    "for b in blocks(net): kept.append(b.layers[1].weight.data); b.layers[1].weight.data = kept[-1] * 0.5",
     "net.eval()",
     "net.train()",
     "net.train(not net.training)",

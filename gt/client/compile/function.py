@@ -42,6 +42,9 @@ class Incomparable(Exception):
 #: a session in which freeing a tensor has no effect: a fragment has freed it already
 _NO_SESSION: Any = SimpleNamespace(outbox=SimpleNamespace(words=(), templates=SimpleNamespace(empty=False)))
 
+#: the rules of ops, unless anomaly detection is on, which reads every gradient
+_backward = tape.Node.backward
+
 #: in place of the result of a replay: the recording does not hold
 _INVALID: Any = object()
 
@@ -80,7 +83,7 @@ class CompiledFunction:
         """What the function returns, and the variant for these arguments, if they have one."""
         session = current_session()
         templates = session.outbox.templates
-        if recorder.active is not None or not templates.enabled:
+        if recorder.active is not None or not templates.enabled or tape.Node.backward is not _backward:
             return self._function(*args, **kwargs), None
         if session is not self._session:
             self._variants.clear()
@@ -119,7 +122,8 @@ class CompiledFunction:
             assert session is not None
             templates = session.outbox.templates
             if (
-                _plain_types(tensors) == types and self._state(self._around()) == state and templates.enabled
+                _plain_types(tensors) == types and self._state(self._around()) == state
+                and templates.enabled and tape.Node.backward is _backward
                 and (returned := _replay_if_valid(session, variant, tensors)) is not _INVALID
             ):  # fmt: skip
                 return returned
@@ -153,7 +157,7 @@ class CompiledFunction:
 
     def _key(self, args: Any, kwargs: dict[str, Any], tensors: list[Tensor], around: Surroundings) -> Any:
         """What the recording of a call depends on. The tensors among the arguments are appended to ``tensors``."""
-        comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors)
+        comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors, around)
         first: dict[int, int] = {}
         same = tuple([first.setdefault(id(x._cell), k) for k, x in enumerate(tensors)])
         return comparable, same, *self._state(around)
@@ -173,7 +177,7 @@ class CompiledFunction:
             if equals is object.__eq__ and hasattr(owner, "__weakref__"):
                 around: Surroundings | None = self._surroundings_of.get(owner)
                 if around is None:
-                    around = self._surroundings_of[owner] = Surroundings()
+                    around = self._surroundings_of[owner] = Surroundings(owner)
                     around.include([MethodType(self._function, owner)])
                 return around
         if self._surroundings is None:
@@ -204,7 +208,7 @@ class CompiledFunction:
                 x._view = view
         if any(w and v is not None for w, v in zip(written, views, strict=True)):
             notes.refuse("it writes into a view that is an argument")
-        self._around(args).include([type(module).forward for module in notes.modules])
+        self._around(args).include_modules(notes.modules)
         self._learn(session, variant, notes, arguments, returned)
         return returned
 
@@ -245,25 +249,26 @@ def _without_views(returned: Any, arguments: list[Tensor]) -> Any:
     return returned
 
 
-def _comparable(x: Any, tensors: list[Tensor]) -> Any:
+def _comparable(x: Any, tensors: list[Tensor], around: Surroundings) -> Any:
     """An argument as part of a key: the type of a tensor, anything else itself."""
     if isinstance(x, Tensor):
         tensors.append(x)
         return Tensor, x._type, x._node is not None, isinstance(x._node, tape.LeafNode)
     if isinstance(x, tuple | list):
-        return type(x), *[_comparable(y, tensors) for y in x]
+        return type(x), *[_comparable(y, tensors, around) for y in x]
     if isinstance(x, dict):
-        return dict, *[(key, _comparable(y, tensors)) for key, y in x.items()]
+        return dict, *[(key, _comparable(y, tensors, around)) for key, y in x.items()]
     if type(x) is float:
         return float, x.hex()  # 0.0 equals -0.0, and NaN does not equal itself
     try:
         hash(x)
     except TypeError:
         raise Incomparable(type(x).__name__) from None
-    attributes = getattr(x, "__dict__", None)
-    if not attributes or isinstance(x, type):
-        return type(x), x
-    return type(x), x, tuple([(name, value) for name, value in attributes.items() if type(value) in PLAIN])
+    attributes = {} if isinstance(x, type) else getattr(x, "__dict__", {})
+    plain = tuple([(name, value) for name, value in attributes.items() if type(value) in PLAIN])
+    kind: Any = type(x)
+    # an object that says itself which others it equals is compared by that
+    return kind, x, plain, around.of_argument(x) if kind.__eq__ is object.__eq__ else None
 
 
 def _plain_types(xs: list[Any]) -> list[Any] | None:

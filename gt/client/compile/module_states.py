@@ -11,7 +11,7 @@ from gt.client.tensor.tensor import Tensor
 
 #: attributes of a module, or of an object, are compared if they are of these types
 PLAIN = frozenset((bool, int, float, str, type(None)))
-#: A longer container is compared as an object: which one it is, not what is in it.
+#: A longer container is compared as an object: which one it is, not what is in it; unless it holds tensors.
 MAX_ITEMS = 64
 #: how deep containers are compared
 MAX_DEPTH = 3
@@ -115,7 +115,14 @@ def _counts(name: str, x: Any, used: frozenset[int] | None) -> bool:
 def _is_compared_inside(x: Any) -> bool:
     if type(x) is tuple and PLAIN.issuperset(map(type, x)):
         return False  # it cannot change, as the stride of a convolution
-    return isinstance(x, Tensor) or (type(x) in (list, tuple, dict) and 0 < len(x) <= MAX_ITEMS)
+    return isinstance(x, Tensor) or (type(x) in (list, tuple, dict) and len(x) > 0 and are_compared(x))
+
+
+def are_compared(items: Any) -> bool:
+    """Are the items of a list, tuple or dict compared?"""
+    if len(items) <= MAX_ITEMS:
+        return True
+    return isinstance(next(iter(items.values() if type(items) is dict else items)), Tensor)
 
 
 def _contents(x: Any, depth: int = MAX_DEPTH) -> Any:
@@ -126,8 +133,8 @@ def _contents(x: Any, depth: int = MAX_DEPTH) -> Any:
         return kind, repr(x)  # tells 0.0 from -0.0
     if isinstance(x, Tensor):
         return x._cell.id, x._node is not None
-    if depth and kind in (list, tuple) and len(x) <= MAX_ITEMS:
+    if depth and kind in (list, tuple) and are_compared(x):
         return kind, *[_contents(item, depth - 1) for item in x]
-    if depth and kind is dict and len(x) <= MAX_ITEMS:
+    if depth and kind is dict and are_compared(x):
         return kind, *[(_contents(key, 0), _contents(item, depth - 1)) for key, item in x.items()]
     return "object", id(x)

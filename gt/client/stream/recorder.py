@@ -1,7 +1,7 @@
 """What a function does while `gt.compile` records it.
 
 The words of the function go out as usual, and the recorder keeps a copy. Everything else that the function changes in
-the client is noted where it happens: gradients it sets, modules it calls, random numbers it draws, optimizers it steps.
+the client is noted where it happens: gradients it sets, modules it uses, random numbers it draws, optimizers it steps.
 If the words alone cannot repeat something, the recorder keeps that as the reason not to compile the function.
 """
 
@@ -33,7 +33,7 @@ class Recorder(Struct, eq=False):
     versions: dict[int, int] = field(default_factory=dict)
     #: tensors whose ``grad`` was set -> the gradient before
     grads: dict[Any, Any] = field(default_factory=dict)
-    #: the modules that were called, in order
+    #: the modules that were called, or whose parameters, buffers or child modules were used, in order
     modules: dict[Any, None] = field(default_factory=dict)
     #: the generators that were drawn from, each with the (seed, stream) pair it gave
     draws: list[tuple[Any, tuple[int, int]]] = field(default_factory=list)
@@ -45,6 +45,8 @@ class Recorder(Struct, eq=False):
 
     def note_use(self, cell: Any) -> None:
         """An instruction uses this tensor. Called before the instruction changes it."""
+        if threading.get_ident() != self.thread:  # a replay would run it too
+            self.refuse("another thread computes meanwhile")
         if cell.id not in self.versions:
             self.cells[cell.id] = cell
             self.versions[cell.id] = cell.version
