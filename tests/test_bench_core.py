@@ -255,8 +255,8 @@ def series_of(count, correlation, draw):
 @pytest.mark.parametrize("interval", [timing.mean_interval, timing.median_interval])
 @pytest.mark.parametrize(
     ("correlation", "count", "share"),
-    # a short series that depends on itself says little: its interval holds less often, and is as wide as the samples
-    [(0.0, 10, 0.90), (0.0, 100, 0.90), (0.9, 10, 0.75), (0.9, 20, 0.80), (0.9, 50, 0.85), (0.9, 100, 0.90)],
+    # a short series that depends on itself says little: its interval holds less often
+    [(0.0, 10, 0.90), (0.0, 100, 0.90), (0.9, 10, 0.70), (0.9, 20, 0.80), (0.9, 50, 0.85), (0.9, 100, 0.90)],
 )
 def test_intervals_hold_also_where_samples_depend_on_each_other(correlation, count, share, interval):
     draw = np.random.default_rng(7)
@@ -271,7 +271,7 @@ def test_an_interval_contains_its_own_figure_and_no_time_in_it_is_negative():
         samples = [*draw.exponential(size=count)]
         for interval, figure in ((timing.median_interval, np.median), (timing.mean_interval, np.mean)):
             low, high = interval(samples)
-            assert 0 < low <= figure(samples) <= high
+            assert 0 < low <= figure(samples) <= high <= 1.5 * max(samples) - 0.5 * min(samples)
             assert interval([2.0] * count) == (2.0, 2.0)
     samples = [-1.0, 0.5, 1.0, -0.5]
     assert timing.mean_interval(samples)[0] < -1, "a difference of times may be negative"

@@ -135,8 +135,8 @@ def runs_interval(figures: Sequence[float]) -> tuple[float, float] | None:
 def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) -> tuple[float, float] | None:
     """The bootstrap draws independent samples; the width is that of as many as the series is worth.
 
-    It may reach beyond the samples: those of a short series that depend on each other are all on one side of what a
-    longer one would show.
+    It may reach beyond the samples, by up to half of their range: those of a short series that depend on each other are
+    all on one side of what a longer one would show.
     """
     if len(samples) < 3:
         return None
@@ -145,7 +145,9 @@ def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) 
     indices = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
     below, above = np.percentile(of(values[indices], axis=1), [2.5, 97.5]) - figure
     wider = math.sqrt(len(values) / (count - 1)) * student(count - 1) / NORMAL
-    low, high = figure + min(0.0, below) * wider, figure + max(0.0, above) * wider
+    beyond = (values.max() - values.min()) / 2
+    low = max(figure + min(0.0, below) * wider, values.min() - beyond)
+    high = min(figure + max(0.0, above) * wider, values.max() + beyond)
     if low <= 0 < values.min():  # as far below as above, as a ratio: no time is negative
         low = figure * figure / high
     return float(low), float(high)
