@@ -21,13 +21,18 @@ INSTALL = "pip install 'gt-tensor[worker]'"
 NO_TORCH = f"[gt] torch is not installed, so GT computes with numpy, which is slow; for torch: {INSTALL}\n"
 
 
+def sources(folder):
+    """A copy of what a checkout has of the package."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "gt_autoload.py"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "gt", folder / "gt", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel, built from a copy of the checkout: a build leaves files behind."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "gt", folder / "gt", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = sources(tmp_path_factory.mktemp("wheel"))
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
     subprocess.run(build, cwd=folder, check=True, timeout=LONG)
     (path,) = (folder / "dist").glob("*.whl")
@@ -46,6 +51,14 @@ def requirements(wheel):
     return [line.partition(">")[0].strip() for line in plain]
 
 
+def link(name, site):
+    """Give another environment a distribution of this one."""
+    required = distribution(name)
+    for top in {file.parts[0] for file in required.files if file.parts[0] != ".."}:
+        if not (site / top).exists():
+            (site / top).symlink_to(required.locate_file(top))
+
+
 @pytest.fixture(scope="module")
 def binaries(wheel, tmp_path_factory):
     """The ``bin`` of a new environment with the wheel, and with what the wheel requires and nothing else.
@@ -56,14 +69,28 @@ def binaries(wheel, tmp_path_factory):
     venv.create(root, symlinks=True)
     (site,) = root.glob("lib/python3*/site-packages")
     for name in requirements(wheel):
-        required = distribution(name)
-        for top in {file.parts[0] for file in required.files if file.parts[0] != ".."}:
-            if not (site / top).exists():
-                (site / top).symlink_to(required.locate_file(top))
+        link(name, site)
     python = root / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", str(wheel)]
     subprocess.run(install, check=True, timeout=LONG)
     return root / "bin"
+
+
+def test_a_script_beside_a_checkout_called_gt(tmp_path):
+    """Python would take that folder for the package, if an editable install did not put the checkout on the path."""
+    checkout = tmp_path / "gt"
+    checkout.mkdir()
+    sources(checkout)
+    venv.create(tmp_path / "environment", symlinks=True)
+    (site,) = tmp_path.glob("environment/lib/python3*/site-packages")
+    link("setuptools", site)
+    python = str(tmp_path / "environment/bin/python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*install, "-e", str(checkout)], check=True, timeout=LONG)
+    find = "import importlib.util; print(importlib.util.find_spec('gt').origin)"
+    (tmp_path / "script.py").write_text(find)
+    process = subprocess.run([python, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
+    assert process.stdout.strip() == str(checkout / "gt/__init__.py"), process.stderr
 
 
 CLIENT = """
@@ -96,7 +123,8 @@ def test_contents(wheel):
         names = set(archive.namelist())
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "gt").rglob("*.py*") if path.suffix in (".py", ".pyi")}
     assert {*sources, "gt/py.typed", "gt/torch_names.txt"} <= names
-    assert {name.partition("/")[0] for name in names} == {"gt", f"gt_tensor-{gt.__version__}.dist-info"}
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"gt", "gt_autoload.py", f"gt_tensor-{gt.__version__}.dist-info"}
 
 
 def test_metadata(wheel):

@@ -113,8 +113,7 @@ def end_over_beginning(seconds: Sequence[float]) -> float:
 def median_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
     """The 95 % interval of the median by bootstrap, for samples that may depend on those before them.
 
-    It contains the median, and lies within the samples. The seed makes it reproducible. It says nothing about another
-    run: that is `runs_interval`.
+    It contains the median. The seed makes it reproducible. It says nothing about another run: that is `runs_interval`.
     """
     return _interval(samples, np.median, seed)
 
@@ -148,8 +147,8 @@ def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) 
     beyond = (values.max() - values.min()) / 2
     low = max(figure + min(0.0, below) * wider, values.min() - beyond)
     high = min(figure + max(0.0, above) * wider, values.max() + beyond)
-    if low <= 0 < values.min():  # as far below as above, as a ratio: no time is negative
-        low = figure * figure / high
+    if values.min() > 0:  # no time is zero or negative
+        low = max(low, values.min() / 2)
     return float(low), float(high)
 
 
