@@ -411,9 +411,21 @@ def test_the_load_of_others_and_stolen_time(tmp_path):
     assert processor.shares(first, spent, 1)["others"] == near(0.4)
     assert machine(2000, 60, 400, {0}).busy == near(tick)
     assert processor.cores([os.getpid()]) == os.sched_getaffinity(os.getpid())
+    busier = replace(spent, busy=spent.busy + 1000)  # ticks are counted to one process and not to the machine
+    assert processor.shares(first, busier, 1)["others"] == 1.0
+    instant = replace(busier, at=first.at + 0.012)
+    assert processor.shares(first, instant, 1) == {"others": None, "steal": None, "seconds": near(0.012)}
     assert processor.shares(None, second, 2) is None
     assert processor.read([1], (), tmp_path / "nowhere") is None
     assert processor.read([os.getpid()]).own > 0
+
+
+def test_a_load_that_no_node_knows_is_unchecked():
+    short, known = {"others": None, "steal": None, "seconds": 0.1}, {"others": 0.2, "steal": 0.0, "seconds": 2.0}
+    assert sampler.largest([short, known]) == known
+    assert sampler.largest([]) is None
+    judged = verdict.judge(sampler.facts(None, sampler.largest([short])), verdict.MACHINE["cpu"])
+    assert (judged["valid"], judged["unchecked"]) == (True, verdict.MACHINE["cpu"])
 
 
 def test_on_a_cpu_the_load_counts_into_the_verdict():
