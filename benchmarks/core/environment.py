@@ -145,8 +145,12 @@ def _gpu(index: int) -> dict[str, Any]:
 
 def uuid(index: int) -> str | None:
     """The UUID in NVML's spelling; NVML's index differs from torch's if CUDA_VISIBLE_DEVICES is set."""
-    text = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) or None
-    return text if text is None or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+    return nvml_uuid(str(getattr(torch.cuda.get_device_properties(index), "uuid", "")))
+
+
+def nvml_uuid(text: str) -> str | None:
+    """A UUID as torch writes it in NVML's spelling; None if it is empty."""
+    return f"GPU-{text}" if text and not text.startswith(("GPU-", "MIG-")) else text or None
 
 
 def device_name(device: torch.device) -> str:
