@@ -10,7 +10,9 @@ import pathlib
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 import torch
@@ -86,7 +88,16 @@ def test_a_clock_that_steps_back_does_not_end_a_run_before_it_began(tmp_path, mo
     monkeypatch.setattr(results, "utc_now", lambda: next(now))
     run = record(tmp_path)
     run.finish()
-    assert "2026-01-01T12:00:00Z" <= run.data["ended"] <= "2026-01-01T12:05:00Z"
+    began, ended = (datetime.fromisoformat(run.data[key]) for key in ("timestamp", "ended"))
+    assert 0 <= (ended - began).total_seconds() <= 300
+
+
+def test_the_end_of_a_run_has_parts_of_a_second(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "utc_now", lambda: "2026-01-01T23:59:59Z")
+    run = record(tmp_path)
+    monkeypatch.setattr(run, "_begun", time.monotonic() - 9.5)
+    run.finish()
+    assert results.load(run.path)["ended"].startswith("2026-01-02T00:00:08.5")
 
 
 def test_a_run_from_changed_files_says_so(tmp_path, monkeypatch):

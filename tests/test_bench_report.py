@@ -140,6 +140,26 @@ def test_every_record_of_the_repository_has_figures(path):
     list(expectations(record))
 
 
+def test_the_times_of_a_run_agree(tmp_path):
+    def part(data):
+        data |= {"timestamp": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:00:09.950Z"}
+        data["results"] = {"training": {"processor": {"seconds": 9.89}}}
+
+    (record,) = read(changed(tmp_path, COMMUNICATION, part))
+    assert durations.parts(record) == {"training": 9.89, durations.REST: pytest.approx(0.06)}
+    text = report([record])
+    assert {"9.95 s", "9.89 s", "0.06 s"} <= {*re.findall(r">([\d.]+ s)</td>", text)}
+    assert durations.words(1234) == "1,234 s"
+
+
+def test_the_parts_of_a_product_take_their_time_beside_all_of_it_together():
+    (record,) = read(*(RESULTS / "h200").glob("quick_benchmark_*.json"))
+    parts = durations.parts(record)
+    assert sum(parts.values()) == pytest.approx(durations.wall_seconds(record))
+    row = record.results["square"]["16384x16384"]["1"]
+    assert parts["square"] > sum(sum(row[key]["timing"]["samples_s"]) for key in ("create", "compute", "together"))
+
+
 def test_expected_against_measured_for_one_gpu():
     (record,) = read(TRANSFORMER)
     (row,) = [row for row in expectations(record) if row.kind == CEILING]

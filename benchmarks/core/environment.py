@@ -41,8 +41,9 @@ def utc_now() -> str:
 
 
 def utc_after(started: str, seconds: float) -> str:
-    """The time so many seconds of a clock that never steps back after another, in the same form."""
-    return (datetime.strptime(started, UTC_FORM) + timedelta(seconds=seconds)).strftime(UTC_FORM)
+    """The time so many seconds of a clock that never steps back after another, with milliseconds for short runs."""
+    ended = datetime.strptime(started, UTC_FORM).replace(tzinfo=UTC) + timedelta(seconds=seconds)
+    return ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str, Any]:
