@@ -27,7 +27,7 @@ SEED = 0
 
 
 def parser(name: str, about: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(name, description=about)
+    parser = argparse.ArgumentParser(environment.program(name), description=about)
     add = parser.add_argument
     add("--gpus", type=int, nargs="+", default=None, metavar="N", help="numbers of workers to compare, e.g. 1 8")
     add("--quick", action="store_true", help=f"3 cases, {QUICK} iterations each, instead of 9 and {FULL}")

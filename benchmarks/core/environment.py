@@ -46,6 +46,13 @@ def utc_after(started: str, seconds: float) -> str:
     return ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def program(file: str) -> str:
+    """The name of a program in its help and its errors, as the user called it: ``gt bench compare``, or the file."""
+    name = pathlib.PurePath(file).name
+    called = os.environ.get("BENCH_COMMAND", "")  # the children of a benchmark have it too, and other names
+    return called if called == f"gt bench {name.removesuffix('.py')}" else name
+
+
 def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything except the configuration and the times, which the record of the run contains itself."""
     words = list(sys.argv if argv is None else argv)
