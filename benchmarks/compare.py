@@ -109,8 +109,10 @@ def show(records: Sequence[reading.Read], options: argparse.Namespace, prices: d
         cost = list(comparing.cost_rows(machines))
         if cost:
             tables.show("Cost and energy", comparing.COSTS, cost)
-        if options.history:
+        if options.history and any(len(machine.records) > 1 for machine in machines):
             tables.show("History", comparing.HISTORY, list(comparing.history_rows(machines)))
+        elif options.history:
+            print(f"only one run of {title}{' on each machine' if len(machines) > 1 else ''}: nothing to compare")
         for line in warnings(group):
             print(line)
     print(

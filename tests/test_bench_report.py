@@ -295,6 +295,19 @@ def test_text_of_a_record_is_escaped(tmp_path):
     assert "&lt;b&gt;&amp;amp;" in text
 
 
+def test_records_in_folders_of_a_folder_are_counted(tmp_path, capsys):
+    (inner := tmp_path / "machine" / "again").mkdir(parents=True)
+    changed(tmp_path, COMMUNICATION, lambda data: None)
+    changed(inner, TRANSFORMER, lambda data: None)
+    (inner / "trace.json").write_text("{}")
+    assert program.main([str(tmp_path), "--output-dir", str(tmp_path / "pages")]) == 0
+    said = capsys.readouterr()
+    assert "(1 record)" in said.out
+    assert said.err == f"left out: 1 record in folders of {tmp_path}: name these folders too\n"
+    assert program.main([str(tmp_path), str(inner), "--output-dir", str(tmp_path / "pages")]) == 0
+    assert "name these folders" not in capsys.readouterr().err
+
+
 def test_one_page_a_machine_and_other_files_are_left_out(tmp_path, capsys):
     folder = tmp_path / "records"
     folder.mkdir()
