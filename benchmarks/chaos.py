@@ -263,7 +263,9 @@ def compare(loss: float, want: float) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        environment.program(__file__), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=600, help="how long faults happen (default 600)")
     parser.add_argument("--interval", type=float, default=1, help="seconds between two faults (default 1)")
     parser.add_argument("--max-faults", type=int, default=1_000_000)

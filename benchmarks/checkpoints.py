@@ -119,7 +119,7 @@ def line(name: str, row: dict[str, Any]) -> list[Any]:
 
 
 def parse(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     add: Callable[..., Any] = parser.add_argument
     add("--megabytes", type=int, default=512, help="MiB of tensors (default 512)")
     add("--workers", type=int, default=2)

@@ -15,7 +15,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.core import tables
+from benchmarks.core import environment, tables
 from benchmarks.core.ranks import BadInput
 from benchmarks.reports import comparing, reading, works
 from benchmarks.transformer.comparing import Result, priced
@@ -26,7 +26,7 @@ VARIATION = 0.02
 
 
 def parser() -> argparse.ArgumentParser:
-    command_line = argparse.ArgumentParser(prog="compare.py", description=(__doc__ or "").splitlines()[0])
+    command_line = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     add = command_line.add_argument
     add("paths", nargs="+", type=Path, metavar="RECORD", help="records, or folders of them")
     add("--cost", nargs="+", default=[], metavar="NAME=PRICE", help="$ for an hour of one GPU, by a word of its name")
@@ -109,8 +109,10 @@ def show(records: Sequence[reading.Read], options: argparse.Namespace, prices: d
         cost = list(comparing.cost_rows(machines))
         if cost:
             tables.show("Cost and energy", comparing.COSTS, cost)
-        if options.history:
+        if options.history and any(len(machine.records) > 1 for machine in machines):
             tables.show("History", comparing.HISTORY, list(comparing.history_rows(machines)))
+        elif options.history:
+            print(f"only one run of {title}{' on each machine' if len(machines) > 1 else ''}: nothing to compare")
         for line in warnings(group):
             print(line)
     print(

@@ -191,7 +191,9 @@ def start(tree: pathlib.Path, program: str) -> Child:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        environment.program(__file__), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=24, help="pairs of blocks (default 24)")
     parser.add_argument("--steps", type=int, help="steps in a block (default: about a second)")
     parser.add_argument("--only", nargs="*", choices=list(PROGRAMS), default=list(PROGRAMS))

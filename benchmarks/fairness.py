@@ -302,7 +302,7 @@ def _environ(**values: str) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the shares are measured (default 60)")
     parser.add_argument("--reads", type=int, default=300, help="reads of the interactive user (default 300)")
     parser.add_argument("--only", choices=["shares", "interactive", "throughput"])

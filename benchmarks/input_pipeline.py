@@ -184,7 +184,7 @@ def line(name: str, row: dict[str, Any]) -> list[Any]:
 
 
 def parse(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     add: Callable[..., Any] = parser.add_argument
     add("--quick", action="store_true", help="three rounds of two steps instead of nine of 20; small without a GPU")
     add("--rows", nargs="+", choices=NAMES, default=list(NAMES))

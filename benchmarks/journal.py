@@ -158,7 +158,9 @@ def processor_s(pid: int) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        environment.program(__file__), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=30, help="blocks of each (default 30)")
     parser.add_argument("--steps", type=int, default=1000, help="steps in a block (default 1000)")
     parser.add_argument("--kills", type=int, default=10, help="how often the server is killed (default 10)")

@@ -53,7 +53,9 @@ class Step:
 
 
 def parser() -> argparse.ArgumentParser:
-    command_line = argparse.ArgumentParser("machine.py", description=(__doc__ or "").partition("\n")[0])
+    command_line = argparse.ArgumentParser(
+        environment.program(__file__), description=(__doc__ or "").partition("\n")[0]
+    )
     add = command_line.add_argument
     add("--quick", action="store_true", help="small sizes and few iterations, for a first look; also without a GPU")
     add("--ranks", type=int, help="processes (default: one for each GPU; 2 on a CPU)")

@@ -43,7 +43,9 @@ QUICK = Sizes(op_seconds=0.005, steps=1, rounds=2, width=64, rows=64, port=9137)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        environment.program(__file__), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), metavar="NAME", help=", ".join(MEASUREMENTS))
     parser.add_argument("--output-dir", default="results", help="the folder of the record (default: results)")

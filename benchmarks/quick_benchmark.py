@@ -34,7 +34,8 @@ def main(words: list[str] | None = None) -> int:
     try:
         print(f"starting a server on port {options.port} and {most} worker(s)", flush=True)
         with System(most, options.port):
-            return suite.run(lambda: suite.Run(options, "quick_benchmark", threads_a_worker=None if gpus else 1))
+            threads = None if gpus else 1
+            return suite.run(lambda: suite.Run(options, "quick_benchmark", own_server=True, threads_a_worker=threads))
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -111,7 +111,9 @@ class Child:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        environment.program(__file__), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=15, help="blocks of each (default 15)")
     parser.add_argument("--steps", type=int, default=1500, help="steps in a block (default 1500)")
     parser.add_argument("--snapshot-steps", type=int, default=500, help="steps between two snapshots (default 500)")

@@ -14,7 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.core import results
+from benchmarks.core import environment, results
 from benchmarks.core.ranks import BadInput
 from benchmarks.reports import reading
 from benchmarks.reports.report import report
@@ -23,7 +23,7 @@ DONE, BAD_INPUT = 0, 2
 
 
 def parser() -> argparse.ArgumentParser:
-    command_line = argparse.ArgumentParser(prog="report.py", description=(__doc__ or "").splitlines()[0])
+    command_line = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     command_line.add_argument("paths", nargs="+", type=Path, metavar="RECORD", help="records, or folders of them")
     command_line.add_argument("--output-dir", type=Path, default=Path("."), metavar="DIR", help="folder of the pages")
     command_line.add_argument(

@@ -204,7 +204,7 @@ MEASUREMENTS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("sharding.py", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds of small sizes instead of fifteen of large")
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     parser.add_argument("--port", type=int, default=FULL.port, help=f"of the system it starts (default {FULL.port})")

@@ -44,7 +44,7 @@ LEGEND = """  step ms: predicted; busy, exposed, moving: the shares of it a work
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("simulate.py", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--machine", nargs="+", default=H100S, help=f"of {', '.join(names())}, or a file (default: {' '.join(H100S)})")
     add("--workload", nargs="+", choices=list(WORKLOADS), default=["mlp", "gpt"], help="training steps, data parallel")

@@ -24,6 +24,7 @@ if __name__ == "__main__":
 import torch
 
 import gt
+from benchmarks.core import environment
 from benchmarks.core.rows import Row
 
 CUDA = torch.cuda.is_available()
@@ -171,7 +172,7 @@ GOALS: dict[str, tuple[float, float]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(environment.program(__file__), description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds instead of nine")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
     names = [n for n in GOALS if CUDA or n != "mini-gpt"]

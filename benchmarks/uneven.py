@@ -107,7 +107,7 @@ def train(configuration: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(environment.program(__file__), description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worker", action="append", metavar="OPTIONS", help="a worker: variables and options")
     parser.add_argument("--rows", type=int, default=8192, help="rows of a batch (default 8192)")
     parser.add_argument("--width", type=int, default=1024, help="numbers in a row (default 1024)")

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from gt.launch.command_name import PREFIX
+from gt.launch.command_name import PREFIX, unknown
 from gt.version import VERSION
 
 
@@ -67,19 +67,11 @@ def run_command(words: list[str]) -> int:
         print(f"GT {VERSION}")
         return 0
     if name not in COMMANDS:
-        print(f"gt: {_unknown(name)}", file=sys.stderr)
+        print(f"gt: {unknown('command', name, COMMANDS)} (gt --help)", file=sys.stderr)
         return 2
     sys.argv[0] = PREFIX + name
     code: int = importlib.import_module(COMMANDS[name].module).main(options)
     return code
-
-
-def _unknown(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    suggestion = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
-    return f"there is no command {name!r}; {suggestion} (gt --help)"
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -134,6 +135,12 @@ def test_the_history_is_by_time(runs, capsys):
     assert [row[2][:10] for row in rows] == ["2026-01-01", "2026-01-02", "2026-01-03"]
     assert [row[-1].split()[0] if row[-1] else "" for row in rows] == ["", "1.010", "1.010"]
     assert "History" in compare(capsys, runs, "--history")
+
+
+def test_one_run_has_no_history(runs, capsys):
+    words = compare(capsys, runs / "H200_0.json", "--history")
+    assert "History" not in words
+    assert re.search(r"^only one run of transformer.*: nothing to compare$", words, re.M)
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.01, 0), (0.5, 0), (2.0, 1)])

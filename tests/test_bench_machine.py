@@ -50,6 +50,15 @@ def test_a_quick_run_without_a_gpu(stack, tmp_path):
     assert all(row["wrong_elements"] == 0 for row in parts["communication"]["allreduce"]["rows"])
 
 
+def test_a_skipped_part_has_no_verdict_about_the_machine(monkeypatch):
+    monkeypatch.setattr(suite.Watch, "facts", lambda watch: {"cpu_others": 1.313})
+    parts = {}
+    record = types.SimpleNamespace(put=lambda name, key, value: parts.update({key: value}))
+    suite.measure(ALONE, "host_link", True, record)
+    assert "needs a GPU" in parts["skipped"]
+    assert parts["verdict"] == {"valid": True, "reasons": [], "unchecked": []}
+
+
 # -- the command ---------------------------------------------------------------------------
 
 

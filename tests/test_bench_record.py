@@ -10,7 +10,9 @@ import pathlib
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 import torch
@@ -86,7 +88,16 @@ def test_a_clock_that_steps_back_does_not_end_a_run_before_it_began(tmp_path, mo
     monkeypatch.setattr(results, "utc_now", lambda: next(now))
     run = record(tmp_path)
     run.finish()
-    assert "2026-01-01T12:00:00Z" <= run.data["ended"] <= "2026-01-01T12:05:00Z"
+    began, ended = (datetime.fromisoformat(run.data[key]) for key in ("timestamp", "ended"))
+    assert 0 <= (ended - began).total_seconds() <= 300
+
+
+def test_the_end_of_a_run_has_parts_of_a_second(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "utc_now", lambda: "2026-01-01T23:59:59Z")
+    run = record(tmp_path)
+    monkeypatch.setattr(run, "_begun", time.monotonic() - 9.5)
+    run.finish()
+    assert results.load(run.path)["ended"].startswith("2026-01-02T00:00:08.5")
 
 
 def test_a_run_from_changed_files_says_so(tmp_path, monkeypatch):
@@ -411,9 +422,21 @@ def test_the_load_of_others_and_stolen_time(tmp_path):
     assert processor.shares(first, spent, 1)["others"] == near(0.4)
     assert machine(2000, 60, 400, {0}).busy == near(tick)
     assert processor.cores([os.getpid()]) == os.sched_getaffinity(os.getpid())
+    busier = replace(spent, busy=spent.busy + 1000)  # ticks are counted to one process and not to the machine
+    assert processor.shares(first, busier, 1)["others"] == 1.0
+    instant = replace(busier, at=first.at + 0.012)
+    assert processor.shares(first, instant, 1) == {"others": None, "steal": None, "seconds": near(0.012)}
     assert processor.shares(None, second, 2) is None
     assert processor.read([1], (), tmp_path / "nowhere") is None
     assert processor.read([os.getpid()]).own > 0
+
+
+def test_a_load_that_no_node_knows_is_unchecked():
+    short, known = {"others": None, "steal": None, "seconds": 0.1}, {"others": 0.2, "steal": 0.0, "seconds": 2.0}
+    assert sampler.largest([short, known]) == known
+    assert sampler.largest([]) is None
+    judged = verdict.judge(sampler.facts(None, sampler.largest([short])), verdict.MACHINE["cpu"])
+    assert (judged["valid"], judged["unchecked"]) == (True, verdict.MACHINE["cpu"])
 
 
 def test_on_a_cpu_the_load_counts_into_the_verdict():

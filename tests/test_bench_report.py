@@ -140,6 +140,26 @@ def test_every_record_of_the_repository_has_figures(path):
     list(expectations(record))
 
 
+def test_the_times_of_a_run_agree(tmp_path):
+    def part(data):
+        data |= {"timestamp": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:00:09.950Z"}
+        data["results"] = {"training": {"processor": {"seconds": 9.89}}}
+
+    (record,) = read(changed(tmp_path, COMMUNICATION, part))
+    assert durations.parts(record) == {"training": 9.89, durations.REST: pytest.approx(0.06)}
+    text = report([record])
+    assert {"9.95 s", "9.89 s", "0.06 s"} <= {*re.findall(r">([\d.]+ s)</td>", text)}
+    assert durations.words(1234) == "1,234 s"
+
+
+def test_the_parts_of_a_product_take_their_time_beside_all_of_it_together():
+    (record,) = read(*(RESULTS / "h200").glob("quick_benchmark_*.json"))
+    parts = durations.parts(record)
+    assert sum(parts.values()) == pytest.approx(durations.wall_seconds(record))
+    row = record.results["square"]["16384x16384"]["1"]
+    assert parts["square"] > sum(sum(row[key]["timing"]["samples_s"]) for key in ("create", "compute", "together"))
+
+
 def test_expected_against_measured_for_one_gpu():
     (record,) = read(TRANSFORMER)
     (row,) = [row for row in expectations(record) if row.kind == CEILING]
@@ -273,6 +293,19 @@ def test_text_of_a_record_is_escaped(tmp_path):
     text = report(read(changed(tmp_path, RESULTS / "2cpu" / "recovery_20261117T114530Z.json", rename)))
     assert "<script" not in text
     assert "&lt;b&gt;&amp;amp;" in text
+
+
+def test_records_in_folders_of_a_folder_are_counted(tmp_path, capsys):
+    (inner := tmp_path / "machine" / "again").mkdir(parents=True)
+    changed(tmp_path, COMMUNICATION, lambda data: None)
+    changed(inner, TRANSFORMER, lambda data: None)
+    (inner / "trace.json").write_text("{}")
+    assert program.main([str(tmp_path), "--output-dir", str(tmp_path / "pages")]) == 0
+    said = capsys.readouterr()
+    assert "(1 record)" in said.out
+    assert said.err == f"left out: 1 record in folders of {tmp_path}: name these folders too\n"
+    assert program.main([str(tmp_path), str(inner), "--output-dir", str(tmp_path / "pages")]) == 0
+    assert "name these folders" not in capsys.readouterr().err
 
 
 def test_one_page_a_machine_and_other_files_are_left_out(tmp_path, capsys):

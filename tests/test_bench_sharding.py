@@ -9,19 +9,22 @@ import subprocess
 import sys
 import types
 
+import msgspec
 import numpy as np
 import pytest
 
 import gt
 from benchmarks import sharding, simulate
-from benchmarks.autoshard import cases, measuring, report, suite
+from benchmarks.autoshard import cases, measuring, report, suite, watching
 from benchmarks.autoshard.system import System
-from benchmarks.core import results
+from benchmarks.core import audit, derived, results, sampler
 from benchmarks.core.formulas import geometric_mean
 from benchmarks.simulation import calibrate
 from benchmarks.simulation.machine import read
 from benchmarks.simulation.workloads import Workload, mlp, mlp_step
 from gt.client.tensor import random_state
+from gt.wire.shared import host_identity
+from gt.wire.structures import WorkerInfo
 from tests.support.processes import ROOT, free_port
 from tests.support.processes import System as Processes
 from tests.support.processes import environment as clean
@@ -86,12 +89,16 @@ def check_output(text, folder):
 def check_record(record, expected):
     assert not results.problems(record)
     assert record["status"] == "complete"
+    assert not audit.problems(record)
     assert record["config"]["workers"] == [1, 2]
     measured = [m for group in cases.GROUPS for m in record["results"][group].items()]
     assert [name for name, _ in measured] == list(expected)
     for name, figures in measured:
         for n in ("1", "2"):
             assert figures[n]["wrong_elements"] == 0
+            own_server = record["suite"] == "quick_benchmark"
+            assert ("cpu_load" in figures[n]["verdict"]["unchecked"]) is not own_server
+            assert (figures[n]["processor"] is None) is not own_server
             assert figures[n]["flops"] == expected[name]
             assert figures[n]["tflops"] == near(expected[name] / figures[n]["together"]["timing"]["p50_s"] / 1e12)
             for part in (*measuring.PARTS, "together", "barrier"):
@@ -187,6 +194,40 @@ def test_a_wrong_result_of_a_large_case_makes_its_row_invalid():
     row = bench.measure(case, 3)
     assert row["wrong_elements"] == 4
     assert "wrong_elements" in {reason["code"] for reason in row["verdict"]["reasons"]}
+
+
+WORKERS = [WorkerInfo(n, "torch", "cpu", host_identity(), -2 - n) for n in range(2)]
+
+
+def test_no_process_of_a_run_is_another_program():
+    watch = watching.Watch(WORKERS, 1, True)
+    assert (watch._pids, watch.world.device.type) == ([os.getpid(), -2, -3], "cpu")
+    watch = watching.Watch([msgspec.structs.replace(worker, gpu=f"{worker.id}") for worker in WORKERS], 1, True)
+    assert (watch._sampler.uuids, watch.world.device.type) == (["GPU-0"], "cuda")
+
+
+@pytest.mark.parametrize(("own_server", "codes"), [(True, ["cpu_load", "cpu_steal"]), (False, [])])
+def test_the_load_of_other_programs_counts_into_a_row(own_server, codes, monkeypatch):
+    """Unknown where the server is a process of somebody else."""
+    monkeypatch.setattr(sampler.processor, "shares", lambda *_: {"others": 0.5, "steal": 0.5, "seconds": 2.0})
+    with watching.Watch(WORKERS, 1, own_server) as watch:
+        row = result(cases.CASES[0], 1, 0.5)
+    judged = watch.judged(row, "here")
+    assert [reason["code"] for reason in judged["verdict"]["reasons"]] == codes
+    record = {"suite": "quick_benchmark", "world_size": 1, "config": {"device_type": "CPU"}}
+    assert not list(audit.contradicted(judged, derived.Place("here", record)))
+    judged["verdict"] = row["verdict"]
+    assert bool(codes) == bool(list(audit.contradicted(judged, derived.Place("here", record))))
+
+
+@pytest.mark.parametrize("part", measuring.JUDGED)
+def test_no_time_of_a_row_may_vary(part):
+    samples = {name: [1.0, 2.0 if name == part else 1.0] for name in measuring.JUDGED}
+    row = measuring.result(cases.CASES[0], 1, samples, samples.pop("together"), [1.0, 2.0], 0)
+    (reason,) = row["verdict"]["reasons"]
+    assert (reason["code"], reason["where"]) == ("cv", f"4096x4096 on 1: {part}")
+    older = derived.case_timings(row)
+    assert (older, len(derived.case_timings(row | {"processor": None}))) == ([row["together"]["timing"]], 4)
 
 
 # -- failures --------------------------------------------------------------------------------

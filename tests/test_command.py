@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from benchmarks.core.environment import program
 from gt.__main__ import COMMANDS, help_text, run_command
 from gt.launch.command_name import command_name, make_parser
 from gt.scripts import checkout
@@ -162,7 +163,23 @@ def test_bench_runs_a_benchmark():
 def test_bench_names_those_there_are(capsys):
     assert run_command(["bench", "nope"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("gt bench: there is no benchmark 'nope'; there are auto_shard_benchmark, ")
+    assert said.startswith("gt bench: there is no benchmark 'nope'; the benchmarks are auto_shard_benchmark, ")
+    assert run_command(["bench", "reprot"]) == 2
+    said = capsys.readouterr().err
+    assert said == "gt bench: there is no benchmark 'reprot'; did you mean 'report'? (gt bench)\n"
+
+
+@pytest.mark.parametrize("name", ["compare", "machine"])
+def test_a_wrong_option_of_a_benchmark_has_the_name_of_the_command(name):
+    said = gt("bench", name, "--no-such-option").stderr
+    assert said.startswith(f"usage: gt bench {name} ")
+    assert f"\ngt bench {name}: error: " in said
+
+
+def test_a_benchmark_has_its_own_name_without_the_command(monkeypatch):
+    assert program("/somewhere/compare.py") == "compare.py"
+    monkeypatch.setenv("BENCH_COMMAND", "gt bench machine")  # which runs others
+    assert (program("machine.py"), program("report.py")) == ("gt bench machine", "report.py")
 
 
 @pytest.mark.parametrize(("name", "folder"), [("bench", "benchmarks"), ("demo", "examples")])

@@ -15,6 +15,7 @@ import torch
 import gt
 from benchmarks.autoshard import cases, report
 from benchmarks.autoshard.measuring import Bench
+from benchmarks.autoshard.watching import Watch
 from benchmarks.core import environment, results, tables
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, BadInput
@@ -26,7 +27,7 @@ SEED = 0
 
 
 def parser(name: str, about: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(name, description=about)
+    parser = argparse.ArgumentParser(environment.program(name), description=about)
     add = parser.add_argument
     add("--gpus", type=int, nargs="+", default=None, metavar="N", help="numbers of workers to compare, e.g. 1 8")
     add("--quick", action="store_true", help=f"3 cases, {QUICK} iterations each, instead of 9 and {FULL}")
@@ -67,8 +68,8 @@ def scale_for(device: str, quick: bool, memory: int | None) -> tuple[float, str]
 class Run:
     """Run every case on every number of workers of the current session, and record it step by step."""
 
-    def __init__(self, options: argparse.Namespace, suite: str, **more: Any) -> None:
-        self.options, self.more = options, more
+    def __init__(self, options: argparse.Namespace, suite: str, own_server: bool = False, **more: Any) -> None:
+        self.options, self.own_server, self.more = options, own_server, more
         workers = sorted(w.id for w in gt.workers())
         if not workers:
             raise gt.NoWorkers(_no_workers(options.port))
@@ -135,7 +136,10 @@ class Run:
 
     def _one(self, case: cases.Case, workers: int, bar: Progress) -> dict[str, Any]:
         what = f"{case.name} on {report.device_word(workers, self.device)}"
-        result = Bench(self.ids[:workers]).measure(case, self.iters, lambda: bar.step(what))
+        connected = sorted(gt.workers(), key=lambda worker: worker.id)
+        with Watch(connected, workers, self.own_server) as watch:
+            measured = Bench(self.ids[:workers]).measure(case, self.iters, lambda: bar.step(what))
+        result = watch.judged(measured, f"{case.name} on {workers}")
         self.record.put(case.group, case.name, str(workers), value=result)
         return result
 

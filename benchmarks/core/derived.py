@@ -305,6 +305,7 @@ ROWS: Sequence[Callable[[Part, Place], dict[str, Any]]] = (
 def facts(part: Part, place: Place) -> tuple[dict[str, Any], list[str]]:
     """The facts of a verdict that are in its part, and their rules."""
     config = place.record["config"]
+    on_cpu = str(config.get("device_type")).lower() == "cpu"
     expected = {
         "wrong_elements": part.get("wrong_elements"),
         "efficiency": part.get("efficiency"),
@@ -315,7 +316,7 @@ def facts(part: Part, place: Place) -> tuple[dict[str, Any], list[str]]:
     if isinstance(part.get("mfu"), dict):
         expected["mfu"] = part["mfu"].get("mfu")
     if "gpu" in part and "processor" in part:  # of all that was measured together
-        expected |= sampler.facts(part["gpu"], part["processor"] if config.get("device_type") == "cpu" else None)
+        expected |= sampler.facts(part["gpu"], part["processor"] if on_cpu else None)
     if expected["cv"] is not None and place.record["suite"] == "distributed":
         expected["ranks_per_gpu"] = config.get("ranks_per_gpu")
     if "samples_per_s" in part and isinstance(part.get("loss"), float):
@@ -328,10 +329,16 @@ def facts(part: Part, place: Place) -> tuple[dict[str, Any], list[str]]:
 TIMINGS: Mapping[str, Callable[[Part], Sequence[Any]]] = {
     **dict.fromkeys(("distributed", "node", "transformer"), lambda part: [part.get("timing")]),
     **dict.fromkeys(("compilation_benchmark", "pytorch_baseline"), lambda part: [part.get("timing")]),
-    **dict.fromkeys(("quick_benchmark", "auto_shard_benchmark"), lambda part: [part.get("together", {}).get("timing")]),
+    **dict.fromkeys(("quick_benchmark", "auto_shard_benchmark"), lambda part: case_timings(part)),
     "checkpoints": lambda part: [part.get("write"), part.get("read")],
     "input_pipeline": lambda part: [part.get("resident"), part.get("loaded")],
 }
+
+
+def case_timings(part: Part) -> list[Any]:
+    """Of a case of auto-sharding. Older records, without the load of the machine, judged all of it together only."""
+    judged = ("create", "compute", "retrieve", "together") if "processor" in part else ("together",)
+    return [part[key].get("timing") for key in judged if key in part]
 
 
 def variation(part: Part, place: Place) -> float | None:

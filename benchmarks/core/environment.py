@@ -41,8 +41,16 @@ def utc_now() -> str:
 
 
 def utc_after(started: str, seconds: float) -> str:
-    """The time so many seconds of a clock that never steps back after another, in the same form."""
-    return (datetime.strptime(started, UTC_FORM) + timedelta(seconds=seconds)).strftime(UTC_FORM)
+    """The time so many seconds of a clock that never steps back after another, with milliseconds for short runs."""
+    ended = datetime.strptime(started, UTC_FORM).replace(tzinfo=UTC) + timedelta(seconds=seconds)
+    return ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def program(file: str) -> str:
+    """The name of a program in its help and its errors, as the user called it: ``gt bench compare``, or the file."""
+    name = pathlib.PurePath(file).name
+    called = os.environ.get("BENCH_COMMAND", "")  # the children of a benchmark have it too, and other names
+    return called if called == f"gt bench {name.removesuffix('.py')}" else name
 
 
 def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -145,8 +153,12 @@ def _gpu(index: int) -> dict[str, Any]:
 
 def uuid(index: int) -> str | None:
     """The UUID in NVML's spelling; NVML's index differs from torch's if CUDA_VISIBLE_DEVICES is set."""
-    text = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) or None
-    return text if text is None or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+    return nvml_uuid(str(getattr(torch.cuda.get_device_properties(index), "uuid", "")))
+
+
+def nvml_uuid(text: str) -> str | None:
+    """A UUID as torch writes it in NVML's spelling; None if it is empty."""
+    return f"GPU-{text}" if text and not text.startswith(("GPU-", "MIG-")) else text or None
 
 
 def device_name(device: torch.device) -> str:

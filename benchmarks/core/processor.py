@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 PROC = pathlib.Path("/proc")
 TICK = os.sysconf("SC_CLK_TCK")
+#: In a shorter time the ticks in which /proc counts, one of each process and core, are more than a few percent of it.
+SHORTEST_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,16 @@ def _descends(pid: int, ancestors: set[int], parents: dict[int, int]) -> bool:
     return pid in ancestors
 
 
-def shares(before: Reading | None, after: Reading | None, count: int) -> dict[str, float] | None:
-    """Of the time of ``count`` cores between two readings: what other programs used, and what a hypervisor took."""
+def shares(before: Reading | None, after: Reading | None, count: int) -> dict[str, float | None] | None:
+    """Of the time of ``count`` cores between two readings: what other programs used, and what a hypervisor took.
+
+    Both are None if the time is too short to tell.
+    """
     if before is None or after is None or after.at <= before.at:
         return None
     seconds = after.at - before.at
-    whole = seconds * count
+    if seconds < SHORTEST_S:
+        return {"others": None, "steal": None, "seconds": seconds}
     others = (after.busy - before.busy) - (after.own - before.own)
-    return {"others": max(0.0, others) / whole, "steal": (after.steal - before.steal) / whole, "seconds": seconds}
+    used = {"others": others, "steal": after.steal - before.steal}
+    return {key: min(1.0, max(0.0, spent) / (seconds * count)) for key, spent in used.items()} | {"seconds": seconds}

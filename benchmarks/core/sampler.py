@@ -117,7 +117,7 @@ class Watch:
         #: those of all cards over time
         self.curves: list[dict[str, Any]] = []
         #: the largest shares of a node's processor time that other programs used and a hypervisor took, and the seconds
-        self.processor: dict[str, float] | None = None
+        self.processor: dict[str, float | None] | None = None
 
     def __enter__(self) -> Watch:
         self._sampler.__enter__()
@@ -134,8 +134,7 @@ class Watch:
             everyone = self.world.gather((self._sampler.cards, shares, self._sampler.curves))
             self.cards = [card for cards, _, _ in everyone for card in cards or []] or None
             self.curves = [curve for _, _, curves_there in everyone for curve in curves_there]
-            known = [each for _, each, _ in everyone if each]
-            self.processor = {key: max(each[key] for each in known) for key in known[0]} if known else None
+            self.processor = largest([each for _, each, _ in everyone if each])
 
     def facts(self) -> dict[str, Any]:
         """The facts for the verdict."""
@@ -147,7 +146,15 @@ class Watch:
         return sum(used) if used and None not in used else None
 
 
-def facts(cards: Sequence[Mapping[str, Any]] | None, load: Mapping[str, float] | None) -> dict[str, Any]:
+def largest(loads: Sequence[Mapping[str, float | None]]) -> dict[str, float | None] | None:
+    """Of the nodes, each by itself; a share that no node knows is None, and so is all of it without a node."""
+    return {
+        key: max((share for load in loads if (share := load[key]) is not None), default=None)
+        for key in (loads[0] if loads else ())
+    } or None
+
+
+def facts(cards: Sequence[Mapping[str, Any]] | None, load: Mapping[str, float | None] | None) -> dict[str, Any]:
     """What the verdict reads from the summaries of cards, and from the load of the processors that measured."""
     known = cards or []
     reasons = [card["throttle_reasons"] for card in known if card["throttle_reasons"] is not None]

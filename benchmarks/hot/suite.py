@@ -24,7 +24,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def main(name: str, about: str, offered: Sequence[str], words: list[str] | None) -> int:
     """``offered``: the names of the available rows."""
-    parser = argparse.ArgumentParser(f"{name}.py", description=about)
+    parser = argparse.ArgumentParser(environment.program(f"{name}.py"), description=about)
     works = [work.name for work in WORKS.values() if DEVICE == "cuda" or not work.gpu_only]
     add = parser.add_argument
     add("--quick", action="store_true", help="three short rounds instead of eleven, and less patience in warm-ups")

@@ -54,6 +54,9 @@ def measure(world: World, name: str, quick: bool, record: results.Record | None)
 
     with Watch(world) as watch:
         PARTS[name](world, put, quick)
+    if "skipped" in part:  # nothing was measured that the machine could disturb
+        put("verdict", verdict.together([]))
+        return
     if name == "sustained":
         put("gpu_curves", watch.curves or {"skipped": "clock, power and temperature are read from a GPU, by NVML"})
     put("gpu", watch.cards)

@@ -8,11 +8,12 @@ from typing import Any
 
 from benchmarks.reports.reading import Read
 
-REST = "start, checks, rest"
+#: the start of the processes is not within: it is before the record begins
+REST = "checks, rest"
 
 
 def wall_seconds(record: Read) -> float | None:
-    """From start to end; None for a run without an end."""
+    """From start to end; None for a run without an end. Older records have whole seconds, rounded down."""
     if record.data["ended"] is None:
         return None
     started, ended = (datetime.fromisoformat(record.data[key]) for key in ("timestamp", "ended"))
@@ -23,9 +24,13 @@ def parts(record: Read) -> dict[str, float]:
     """Seconds of each part that the record knows of, and of the rest; empty if it knows none."""
     seconds = dict(_parts(record.results, warmups=not record.config.get("together")))
     wall = wall_seconds(record)
-    if seconds and wall is not None:
-        seconds[REST] = max(0.0, wall - sum(seconds.values()))
+    if seconds and wall is not None and (rest := wall - sum(seconds.values())) > 0:
+        seconds[REST] = rest
     return seconds
+
+
+def words(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
 def _parts(results: Mapping[str, Any], warmups: bool) -> Iterator[tuple[str, float]]:
@@ -52,9 +57,6 @@ def _sampled(value: Any, warmups: bool = True) -> Iterator[float]:
     """The seconds of all timed samples within, and of warm-ups where they are recorded: those of several rows that ran
     at the same time (``--together``) are no parts of a whole."""
     if isinstance(value, dict):
-        if "flops" in value and "together" in value:  # its parts are within the time of all of them together
-            yield from _sampled(value["together"], warmups)
-            return
         for key, inner in value.items():
             if key == "timing" and isinstance(inner, dict):
                 yield sum(inner["samples_s"]) * inner.get("steps_per_sample", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,8 @@ from benchmarks.transformer import comparing
 
 #: what one machine is: all of equal hardware, or each set of cards by itself
 GROUPS = ("kind", "card")
+#: characters in which a record has its version, which it begins with
+HEAD = 100
 #: what is checked instead of `audit.problems`, which it contains: the summary of this suite has figures of its own
 CHECKS = {comparing.SUITE: comparing.follows}
 
@@ -155,9 +157,27 @@ def gather(paths: Sequence[Path]) -> tuple[list[Read], list[str]]:
                 # an edited copy does not replace the record it was made from
                 records[key], copy = (record, first) if first.wrong and not record.wrong else (first, record)
                 left_out.append(f"{copy.path}: a copy of {records[key].path}, with the same samples")
+    left_out += _below([path for path in paths if path.is_dir()], known)
     if not records:
         raise BadInput("\n".join([f"no record in {', '.join(map(str, paths))}", *left_out]))
     return sorted(records.values(), key=lambda record: (record.timestamp, record.name)), left_out
+
+
+def _below(folders: Sequence[Path], known: Container[str]) -> Iterator[str]:
+    """A line for each folder with records in folders of it, which are not read unless they are named."""
+    for folder in folders:
+        files = [file for file in folder.glob("*/**/*.json") if os.path.realpath(file) not in known]
+        count = sum(map(_looks_like_record, files))
+        if count:
+            yield f"{count} record{'s' if count > 1 else ''} in folders of {folder}: name these folders too"
+
+
+def _looks_like_record(file: Path) -> bool:
+    try:
+        with open(file, errors="replace") as text:
+            return "schema_version" in text.read(HEAD)
+    except OSError:
+        return False
 
 
 def by_machine(records: Sequence[Read], group: str = "kind") -> list[list[Read]]:

@@ -60,7 +60,7 @@ def _records(records: Sequence[Read]) -> page.Mark:
         valid, status = record.valid, record.data["status"]
         judged = page.verdict_mark(valid, None if status == "complete" else f"{status}, not valid")
         began = record.timestamp.replace("T", " ").removesuffix("Z")
-        took = None if seconds is None else f"{seconds:,.0f} s" if seconds else "< 1 s"
+        took = None if seconds is None else durations.words(seconds) if seconds else "< 1 s"
         rows.append([works.title(record), began, took, judged, record.path.name])
     commands = [[record.path.name, " ".join(record.environment["argv"])] for record in records]
     return page.table(["what", "began (UTC)", "took", "verdict", "file"], rows, (0, 4)) + page.folded(
@@ -138,13 +138,21 @@ def _expected_row(row: Expectation, run: str) -> list[Any]:
 # -- time and measurements -----------------------------------------------------------------
 
 
-def _time(records: Sequence[Read]) -> Iterator[page.Mark]:
+def _time(records: Sequence[Read]) -> list[page.Mark]:
+    sections = [section for section in _time_by_suite(records) if section]
+    note = "From the beginning of a record to its end; its processes start before that."
+    return [page.paragraph(note, soft=True), *sections] if sections else []
+
+
+def _time_by_suite(records: Sequence[Read]) -> Iterator[page.Mark]:
     for suite in dict.fromkeys(record.suite for record in records):
         own = [record for record in records if record.suite == suite]
         try:
             drawn = [page.figure(title, plot) for title, plot in pictures.time_spent(own, _run)]
             rows = [
-                [_run(record), name, f"{s:,.3g} s"] for record in own for name, s in durations.parts(record).items()
+                [_run(record), name, durations.words(s)]
+                for record in own
+                for name, s in durations.parts(record).items()
             ]
         except MALFORMED:
             continue

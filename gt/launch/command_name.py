@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
+from collections.abc import Iterable
 
 #: What `gt.__main__` puts before the name of a command in ``sys.argv[0]``.
 PREFIX = "gt "
@@ -14,6 +16,14 @@ def command_name(module: str) -> str:
     """The name before an error of the command that this module implements."""
     called = sys.argv[0]
     return called if called.startswith(PREFIX) else module
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
+    """The error of a name that there is not, with the one that was meant or all that there are."""
+    known = list(names)
+    near = difflib.get_close_matches(name, known, n=1)
+    suggestion = f"did you mean {near[0]!r}?" if near else f"the {kind}s are {', '.join(known)}"
+    return f"there is no {kind} {name!r}; {suggestion}"
 
 
 def make_parser(module: str, docstring: str | None) -> argparse.ArgumentParser:

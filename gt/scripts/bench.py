@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from gt.errors import ConfigError
-from gt.launch.command_name import command_name, make_parser
+from gt.launch.command_name import command_name, make_parser, unknown
 from gt.scripts.checkout import programs, replace_process
 from gt.scripts.command import run
 
@@ -31,8 +31,8 @@ def _bench(name: str | None, options: list[str]) -> int:
         print("\n".join(f"{name:<{width}}  {_summary(file)}" for name, file in benchmarks.items()))
         return 0
     if name not in benchmarks:
-        raise ConfigError(f"there is no benchmark {name!r}; there are {', '.join(benchmarks)}")
-    return replace_process(benchmarks[name], options)
+        raise ConfigError(f"{unknown('benchmark', name, benchmarks)} (gt bench)")
+    return replace_process(benchmarks[name], options, BENCH_COMMAND=f"gt bench {name}")
 
 
 def _summary(program: pathlib.Path) -> str:

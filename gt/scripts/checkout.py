@@ -22,8 +22,10 @@ def programs(folder: str) -> dict[str, pathlib.Path]:
     return {file.stem: file for file in files if 'if __name__ == "__main__"' in file.read_text()}
 
 
-def replace_process(program: pathlib.Path, options: list[str]) -> NoReturn:
+def replace_process(program: pathlib.Path, options: list[str], **environment: str) -> NoReturn:
     """Run a program instead of this process, so that signals and the exit code are its own."""
     sys.stdout.flush()
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    os.execve(sys.executable, [sys.executable, str(program), *options], {**os.environ, "PYTHONPATH": path})
+    os.execve(
+        sys.executable, [sys.executable, str(program), *options], {**os.environ, "PYTHONPATH": path, **environment}
+    )
