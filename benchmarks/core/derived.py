@@ -337,7 +337,7 @@ TIMINGS: Mapping[str, Callable[[Part], Sequence[Any]]] = {
 
 def case_timings(part: Part) -> list[Any]:
     """Of a case of auto-sharding. Older records, without the load of the machine, judged all of it together only."""
-    judged = ("create", "compute", "retrieve", "together") if "processor" in part else ("together",)
+    judged = ("compute", "together") if "processor" in part else ("together",)
     return [part[key].get("timing") for key in judged if key in part]
 
 
