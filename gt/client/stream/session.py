@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 #: The settings with which workers compile what is repeated.
 COMPILING = frozenset(("GT_AUTO_COMPILE", "GT_COMPILE"))
+#: What a line about a long wait adds if the cause may be the compiler.
+MAY_COMPILE = "; a first run of compiled code is not finished: workers may be compiling it, which takes long"
 
 
 @interrupts.deferred
@@ -92,7 +94,9 @@ class Session:
             Roster: self._roster,
             Restarted: self._restarted,
             Notice: lambda m, frames: warn(m.text),
-            WaitExplained: lambda m, frames: connection.questions.explained(m.text),
+            WaitExplained: lambda m, frames: connection.questions.explained(
+                m.text + (MAY_COMPILE if outbox.compiles else "")
+            ),
             Credit: lambda m, frames: outbox.acknowledge(m.done),
             FailureReport: lambda m, frames: failures.report(m),
             Blocks: replies.blocks,
