@@ -72,10 +72,8 @@ class Outbox:
         self.serial = 0
         #: a submission of which it is not certain that it was sent: an interrupt came
         self._staged: list[Any] | None = None
-        #: weights in words: submitted in all, and finished by the workers
-        self.sent = self.finished = 0
-        #: what ``finished`` reaches when the last first run of a fragment that workers compile is finished
-        self._compiled_at = 0
+        #: weights in words: submitted in all, finished by the workers, and up to the last first run of compiled code
+        self.sent = self.finished = self._compiled_at = 0
         #: weights of what is not submitted yet: bytes inside the words, and what fragments stand for beyond their words
         self._inline = self._extra = 0
         #: (submissions, words) when the background thread last checked, and how often they were the same
