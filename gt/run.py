@@ -9,9 +9,9 @@ import sys
 from importlib.util import find_spec
 
 from gt.client.stream import connect
-from gt.errors import GtError
+from gt.errors import ConfigError, GtError
 from gt.launch.backend import INSTALL_TORCH
-from gt.launch.command_name import command_name, make_parser
+from gt.launch.command_name import command_name, make_parser, option_type
 
 EPILOG = """\
 examples:
@@ -28,15 +28,22 @@ def _fail(text: str) -> int:
     return 2
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"{text}: at least one worker is needed")
+    return int(text)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the script that the command line names, as Python would."""
     parser = make_parser("gt.run", __doc__)
     parser.epilog, parser.formatter_class = EPILOG, argparse.RawTextHelpFormatter
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--workers", type=int, metavar="N", help="start a local system of N workers")
+    where.add_argument("--workers", type=option_type(_count), metavar="N", help="start a local system of N workers")
     where.add_argument("--connect", metavar="HOST:PORT", help="use this server")
     parser.add_argument("script", type=pathlib.Path, help="a program that imports torch")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    arguments.required = False  # otherwise the error without a script names them too
     options = parser.parse_args(argv)
     if not options.script.is_file():
         return _fail(f"there is no file {str(options.script)!r}")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from gt.errors import ConfigError, GtError
 from gt.launch.collector import tune_collector
-from gt.launch.command_name import command_name, make_parser
+from gt.launch.command_name import command_name, make_parser, option_type
 from gt.launch.running import registered
 from gt.say import startup_output, warn
-from gt.wire.addresses import AddressTaken, join_address, parse_ports
+from gt.wire.addresses import AddressTaken, join_address, parse_port, parse_ports
 from gt.wire.auth import is_loopback, make_operator_token, token_for_server, token_keys
 from gt.wire.server_keys import KeyPair, key_text, make_server_keys, server_folder
 from gt.wire.token_file import Identities, TokenFile
@@ -29,8 +29,15 @@ if TYPE_CHECKING:
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = make_parser("gt.server", __doc__)
-    parser.add_argument("-p", "--port", type=int, default=9000, help="port to listen on (default 9000)")
-    parser.add_argument("--ports", metavar="FIRST-LAST", help="listen on the first free port of these instead")
+    parser.add_argument(
+        "-p", "--port", type=option_type(parse_port), default=9000, help="port to listen on (default 9000)"
+    )
+    parser.add_argument(
+        "--ports",
+        type=option_type(parse_ports),
+        metavar="FIRST-LAST",
+        help="listen on the first free port of these instead",
+    )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"
     )
@@ -147,7 +154,7 @@ def _serve(options: argparse.Namespace) -> int:
     from gt.wire.networks import parse_network
 
     address, keys, identities, operator = f"unix:{options.unix}", None, None, ""
-    ports = parse_ports(options.ports) if options.ports else range(options.port, options.port + 1)
+    ports = options.ports or range(options.port, options.port + 1)
     if not options.unix:
         keys = make_server_keys(options.folder)
         token = token_for_server(options.host, key_text(keys.public))

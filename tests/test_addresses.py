@@ -6,14 +6,18 @@ import contextlib
 import pathlib
 import re
 import socket
+import sys
 
 import pytest
 
+import gt
+from gt.__main__ import run_command
 from gt.errors import ConfigError
 from gt.wire.addresses import (
     AddressTaken,
     join_address,
     numeric_addresses,
+    parse_port,
     parse_ports,
     route_address,
     split_address,
@@ -47,7 +51,7 @@ def test_addresses_as_text(text, host, port):
     assert join_address(host, port) == text.removeprefix("tcp://")
 
 
-@pytest.mark.parametrize("text", ["", "localhost", ":9000", "host:", "host:x", "::1:9000", "host:65536", "[::1]"])
+@pytest.mark.parametrize("text", ["", "localhost", ":9000", "host:", "host:x", "::1:9000", "[::1]"])
 def test_a_wrong_address(text):
     with pytest.raises(ConfigError, match="an address is host:port"):
         split_address(text)
@@ -58,10 +62,41 @@ def test_ranges_of_ports():
     assert list(parse_ports("9000")) == [9000]
 
 
-@pytest.mark.parametrize("text", ["", "x", "0-5", "9000-", "9100-9000", "1-65536"])
+@pytest.mark.parametrize("text", ["", "x", "9000-", "9100-9000", "-5"])
 def test_wrong_ports(text):
     with pytest.raises(ConfigError, match="expected a range of ports"):
         parse_ports(text)
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "-1", "x", "²"])
+def test_a_number_that_is_no_port(text):
+    with pytest.raises(ConfigError, match=f"^port {text}: ports go from 1 to 65535$"):
+        parse_port(text)
+    assert parse_port("65535") == 65535
+    assert parse_port("0", least=0) == 0
+
+
+@pytest.mark.parametrize(
+    "use", [parse_ports, lambda text: parse_ports(f"1-{text}"), lambda text: split_address(f"localhost:{text}")]
+)
+def test_every_port_is_checked(use):
+    with pytest.raises(ConfigError, match=r"^port 99999: ports go from 1 to 65535$"):
+        use("99999")
+
+
+def test_connecting_to_a_port_that_is_too_high():
+    with pytest.raises(ConfigError, match=r"^connect\('localhost:99999'\): ports go from 1 to 65535$"):
+        gt.connect("localhost:99999")
+
+
+@pytest.mark.parametrize("name", ["server", "worker", "top", "doctor"])
+def test_a_command_refuses_a_port_that_is_too_high(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))  # a command puts its name there
+    with pytest.raises(SystemExit) as end:
+        run_command([name, "-p", "99999"])
+    assert end.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"gt {name}: error: argument -p/--port: port 99999: ports go from 1 to 65535"
 
 
 def test_the_first_free_port_of_a_range():

@@ -385,9 +385,9 @@ def test_without_workers_a_client_gets_an_error_and_does_not_hang() -> None:
         for _ in range(100_000):  # it runs out of credit, and never reads
             y = call(OPS["add"], (y, 1.0))
 
-    with pytest.raises(NoWorkers, match=r"python -m gt.worker"):
+    with pytest.raises(NoWorkers, match="no worker is connected"):
         run_ahead()
-    with pytest.raises(NoWorkers, match=r"python -m gt.worker"):
+    with pytest.raises(NoWorkers, match="no worker is connected"):
         large(session, 1 << 20)
     cluster.add_worker()
     assert tensor(session, 5).numpy() == [5]

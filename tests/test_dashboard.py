@@ -460,10 +460,15 @@ def test_the_grafana_dashboard_names_only_metrics_that_exist() -> None:
 # -- bad input -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["x", "1.2.3.4:", "70000", "localhost:http", "-1"])
+@pytest.mark.parametrize("text", ["x", "1.2.3.4:", "localhost:http", "-1"])
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a port, or an address and a port"):
         parse_address(text, "--dashboard")
+
+
+def test_a_port_that_is_too_high() -> None:
+    with pytest.raises(ConfigError, match=r"^port 99999: ports go from 0 to 65535$"):
+        parse_address("0.0.0.0:99999", "--metrics")
 
 
 def test_addresses() -> None:

@@ -61,9 +61,9 @@ def test_no_workers_then_one(stack):
         say("sum", (x + 1).sum().item())
         """
     )
-    line = client.expect("no worker is connected")
-    assert "python -m gt.worker" in line
-    client.expect("upload: no worker")
+    command = "start one with: python -m gt.worker --host"
+    assert f"{command} 127.0.0.1 -p {system.port}" in client.expect("no worker is connected")  # the server says it
+    assert f"{command} localhost -p {system.port}" in client.expect("upload: no worker")
     system.worker(*NUMPY)
     client.tell()
     client.expect("sum 6.0")
@@ -73,7 +73,7 @@ def test_no_workers_then_one(stack):
 def test_port_taken(stack, system):
     second = system.start("-m", "gt.server", "-p", str(system.port))
     assert second.end() == 1
-    assert f"{system.port} is taken" in second.output
+    assert f"{system.port} is taken: another program uses it; choose another port with -p" in second.output
 
 
 def test_worker_without_server(stack):
@@ -608,7 +608,7 @@ def test_the_first_start_makes_a_secret(stack, tmp_path):
 
 
 def test_open_to_the_network_needs_a_secret_first(stack, tmp_path):
-    server = Process("-m", "gt.server", "--host", "0.0.0.0", "-p", "0", GT_TOKEN="", XDG_CONFIG_HOME=str(tmp_path))
+    server = Process("-m", "gt.server", "--host", "0.0.0.0", GT_TOKEN="", XDG_CONFIG_HOME=str(tmp_path))
     stack.callback(server.close)
     assert server.end() == 1
     assert "Set GT_TOKEN here and on every client and worker" in server.output

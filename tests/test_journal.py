@@ -344,7 +344,7 @@ def test_a_journal_that_is_cut_after_any_record(seed: int, small: Any, tmp_path:
         ends.append(at)
     assert len(ends) > 30
     draw = random.Random(seed)
-    for end in ends[2:] if len(ends) < 120 else draw.sample(ends[2:], 120):
+    for end in ends[2:] if len(ends) < 122 else sorted(draw.sample(ends[2:], 120)):
         cut = tmp_path / str(end)
         cut.mkdir()
         (cut / "journal").write_bytes(data[: end + draw.choice((0, 7, 25))])  # some have a torn record at the end
@@ -353,7 +353,7 @@ def test_a_journal_that_is_cut_after_any_record(seed: int, small: Any, tmp_path:
             shell.restart._replay(shell, kind, peer, value)
         assert shell.actions == whole.actions[: len(shell.actions)]
         shell.close()
-    assert len(shell.actions) > 10
+    assert len(shell.actions) > 10, "the last cut is near the end"
 
 
 def digest(folder: str) -> str:

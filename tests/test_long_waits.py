@@ -16,7 +16,7 @@ from gt.wire.event_messages import ExplainWait, WaitExplained
 from gt.wire.messages import Done
 from gt.wire.recovery_messages import Recover
 from gt.wire.words import FETCH
-from tests.support.processes import System
+from tests.support.processes import System, wait_until
 from tests.test_dispatcher import CLIENT, FULL, OTHER, SECOND, WORKER, Desk, sent
 
 # -- what the server says ----------------------------------------------------------------
@@ -159,6 +159,33 @@ def test_every_wait_for_a_worker_says_so(system: System, wait: str) -> None:
         worker.kill(signal.SIGCONT)
     assert f"pid {worker.pid}" in line
     client.expect("done", 60)
+    assert client.end() == 0
+
+
+def test_the_first_run_of_compiled_code_says_so(system: System) -> None:
+    """Later runs do not: the server reports each second what is finished."""
+    (worker,) = system.workers
+    client = system.client(
+        f"{SOON}\nf = gt.compile(lambda x: ((x + 1) * x).exp().sum() + x)\n"
+        "for k in range(2): f(gt.ones(3)).tolist()  # recorded\n"
+        "for k in range(2):\n"
+        "    while gt.client.stream.connect.session().outbox.compiles: time.sleep(0.05)\n"
+        "    say('ready', k); go(); f(gt.ones(3)).tolist(); say('done', k)"
+    )
+    waits: list[list[str]] = []
+    for k in range(2):
+        client.expect(f"ready {k}")
+        before = len(client.lines)
+        worker.kill(signal.SIGSTOP)
+        try:
+            client.tell()
+            wait_until(lambda before=before: len(client.lines) > before, what="a line")
+            waits.append(client.lines[before:])
+        finally:
+            worker.kill(signal.SIGCONT)
+        client.expect(f"done {k}")
+    assert ["computes for this program" in lines[0] for lines in waits] == [True, True]
+    assert ["workers may be compiling it" in lines[0] for lines in waits] == [True, False]
     assert client.end() == 0
 
 

@@ -258,7 +258,7 @@ def test_a_job_that_fails_at_once(cluster, stack, tmp_path):
     process = client(LAUNCH.replace("nodes=2,", f"nodes=1, {options}"), cluster, stack, tmp_path)
     assert "Its log, " in process.expect("NoWorkers")
     assert process.end() == 3
-    assert "--ports 70000: expected a range of ports from 1 to 65535" in process.output
+    assert "port 70000: ports go from 1 to 65535" in process.output
     cluster.wait_until_idle()
 
 

@@ -407,7 +407,7 @@ def test_wrong_options_are_reported_before_torch_is_imported(
 ) -> None:
     (tmp_path / "script.py").write_text("")
     for words, text in (
-        (["--workers", "0"], "gpu_workers(0): at least one worker is needed"),
+        (["--workers", "0"], "argument --workers: 0: at least one worker is needed"),
         (["--connect", "nowhere"], "connect('nowhere'): an address is host:port"),
         (["--workers", "2", "--connect", "a:1"], "not allowed with argument --workers"),
     ):
@@ -415,6 +415,13 @@ def test_wrong_options_are_reported_before_torch_is_imported(
             gt.run.main([*words, str(tmp_path / "script.py")])
         assert caught.value.code == 2
         assert text in capsys.readouterr().err
+
+
+def test_only_the_script_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        gt.run.main([])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith("the following arguments are required: script\n")
 
 
 STAGES_OF_NANOGPT = """

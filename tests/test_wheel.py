@@ -186,7 +186,9 @@ try:
 except gt.RemoteError as error:
     print(error)
 """
-    lines = run(binaries / "python", "-c", program, cwd=tmp_path).stdout.splitlines()
+    result = run(binaries / "python", "-c", program, cwd=tmp_path)
+    assert f"the 2 workers cannot move tensors to each other: {INSTALL}" in result.stderr
+    lines = result.stdout.splitlines()
     assert lines[0] == "S(0) on workers 0, 1"
     assert "workers move tensors with torch (No module named 'torch'): " + INSTALL in lines[1]
 

@@ -374,5 +374,5 @@ def _line_writer(path: str) -> Callable[[str], object]:
 
 def _listen_error(address: str, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
-        return AddressTaken(f"{address} is taken: another server runs there; stop it, or choose another port with -p")
+        return AddressTaken(f"{address} is taken: another program uses it; choose another port with -p")
     return ConfigError(f"cannot listen on {address}: {error.strerror}")

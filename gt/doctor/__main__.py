@@ -19,7 +19,8 @@ from dataclasses import asdict
 from gt.doctor.findings import PROBLEM, Finding, find_problems, size
 from gt.doctor.machine import Machine, SecretFile, examine
 from gt.doctor.trials import TrialResult, try_collective, try_round_trip
-from gt.launch.command_name import command_name, make_parser
+from gt.launch.command_name import command_name, make_parser, option_type
+from gt.wire.addresses import parse_port
 
 #: The width of the labels, and the widest text.
 LABEL_WIDTH, MAX_WIDTH = 18, 118
@@ -28,7 +29,9 @@ LABEL_WIDTH, MAX_WIDTH = 18, 118
 def main(argv: list[str] | None = None) -> int:
     parser = make_parser("gt.doctor", __doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-p", "--port", type=int, help="the port a server would use, or uses (default 9000)")
+    parser.add_argument(
+        "-p", "--port", type=option_type(parse_port), help="the port a server would use, or uses (default 9000)"
+    )
     parser.add_argument("--no-trials", action="store_true", help="start nothing")
     parser.add_argument("--cluster", action="store_true", help="examine a running system, as an ordinary client of it")
     parser.add_argument(
@@ -38,8 +41,6 @@ def main(argv: list[str] | None = None) -> int:
         "--timeout", type=float, default=60.0, help="with --cluster: seconds for all measurements (default 60)"
     )
     options = parser.parse_args(argv)
-    if options.port is not None and not 0 < options.port < 1 << 16:
-        parser.error("--port must be from 1 to 65535")
     if options.host is not None and not options.cluster:
         parser.error("--host needs --cluster")
     if options.cluster:

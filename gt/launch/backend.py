@@ -19,3 +19,9 @@ def default_backend() -> str:
         return "torch"
     warn(f"torch is not installed, so GT computes with numpy, which is slow; for torch: {INSTALL_TORCH}")
     return "numpy"
+
+
+def warn_about_moves(workers: int) -> None:
+    """Say that several workers without torch can compute, but not exchange tensors."""
+    if workers > 1 and find_spec("torch") is None:
+        warn(f"torch is not installed, so the {workers} workers cannot move tensors to each other: {INSTALL_TORCH}")

@@ -6,7 +6,12 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from gt.errors import ConfigError
+
+T = TypeVar("T")
 
 #: What `gt.__main__` puts before the name of a command in ``sys.argv[0]``.
 PREFIX = "gt "
@@ -34,3 +39,15 @@ def make_parser(module: str, docstring: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=name if name.startswith(PREFIX) else f"python -m {name}", description=text[:1].upper() + text[1:]
     )
+
+
+def option_type(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The ``type`` of an option: the parser reports a ConfigError in its own words."""
+
+    def parse_option(text: str) -> T:
+        try:
+            return parse(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_option

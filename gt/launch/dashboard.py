@@ -10,6 +10,7 @@ import threading
 from gt.errors import ConfigError
 from gt.launch.own_module import module_command, module_environment
 from gt.launch.parent import with_parent
+from gt.wire.addresses import parse_port
 
 #: How to install what the dashboard needs.
 INSTALL_DASHBOARD = "the dashboard and metrics need it: pip install 'gt-tensor[dashboard]'"
@@ -25,9 +26,9 @@ TERMINATE_TIMEOUT_S = 2.0
 def parse_address(text: str | None, option: str) -> tuple[str, int]:
     """(host, port) of "8787", "0.0.0.0:8787" or "[::1]:8787". Without a host it is this machine only."""
     host, _, port = (text or DEFAULT_ADDRESS).rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    if not port.isdecimal():
         raise ConfigError(f"{option} {text}: expected a port, or an address and a port, such as {DEFAULT_ADDRESS}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host.strip("[]") or "127.0.0.1", parse_port(port, 0)
 
 
 class DashboardProcess:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 
 from gt.errors import ConfigError, NoWorkers
-from gt.launch.backend import default_backend
+from gt.launch.backend import default_backend, warn_about_moves
 from gt.launch.own_module import module_command, module_environment
 from gt.launch.parent import with_parent
 from gt.say import topic
@@ -69,6 +69,7 @@ class LocalSystem:
         check_gpus(workers, gpus)
         self.workers = workers
         self._backend = default_backend()
+        warn_about_moves(workers)
         self._folder = tempfile.mkdtemp(prefix="gt-")  # only its owner can enter it
         self._socket = os.path.join(self._folder, "server")
         self.address = f"unix:{self._socket}"

@@ -11,12 +11,14 @@ from typing import Any
 
 from gt.errors import ConfigError, GtError
 from gt.events.viewer import find_server
+from gt.launch.command_name import option_type
 from gt.launch.running import running_servers
+from gt.wire.addresses import parse_port
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="where the server runs (default: the newest server of this user here)")
-    parser.add_argument("-p", "--port", type=int, help="the server's port (default 9000)")
+    parser.add_argument("-p", "--port", type=option_type(parse_port), help="the server's port (default 9000)")
     parser.add_argument("--unix", metavar="PATH", help="a local system on this machine, by its socket")
 
 

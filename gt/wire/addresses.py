@@ -14,6 +14,7 @@ from gt.errors import ConfigError
 
 #: Any port that the kernel chooses.
 ANY_PORT = range(1)
+MAX_PORT = 65535
 #: Linux's request for the IPv4 address of an interface.
 _SIOCGIFADDR = 0x8915
 
@@ -22,12 +23,19 @@ class AddressTaken(ConfigError):
     """Another process listens on this address."""
 
 
+def parse_port(text: str, least: int = 1) -> int:
+    """A port. ``least=0``: 0 is any free port. Raises ConfigError."""
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= MAX_PORT):
+        raise ConfigError(f"port {text}: ports go from {least} to {MAX_PORT}")
+    return int(text)
+
+
 def split_address(text: str) -> tuple[str, int]:
     """(host, port) of ``host:port``, ``[::1]:9000`` or ``tcp://host:port``. Raises ConfigError."""
-    match = re.fullmatch(r"(?:tcp://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:]+)):([0-9]{1,5})", text)
-    if match is None or int(match[3]) > 65535:
+    match = re.fullmatch(r"(?:tcp://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:]+)):([0-9]+)", text)
+    if match is None:
         raise ConfigError(f"{text!r}: an address is host:port, for example localhost:9000 or [::1]:9000")
-    return match[1] or match[2], int(match[3])
+    return match[1] or match[2], parse_port(match[3])
 
 
 def join_address(host: str, port: int | str) -> str:
@@ -37,11 +45,11 @@ def join_address(host: str, port: int | str) -> str:
 
 def parse_ports(text: str) -> range:
     """``9000-9100`` or ``9000`` as a range. Raises ConfigError."""
-    match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", text)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= first <= last <= 65535:
-        raise ConfigError(f"--ports {text}: expected a range of ports from 1 to 65535, such as 9000-9100")
-    return range(first, last + 1)
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
+    ports = range(parse_port(match[1]), parse_port(match[2] or match[1]) + 1) if match else range(0)
+    if not ports:
+        raise ConfigError(f"--ports {text}: expected a range of ports, such as 9000-9100")
+    return ports
 
 
 def numeric_addresses(host: str) -> list[str]:

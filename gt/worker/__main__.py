@@ -14,9 +14,9 @@ from typing import NoReturn
 from gt.errors import ConfigError, ConnectionLost, GtError
 from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
-from gt.launch.command_name import command_name, make_parser
+from gt.launch.command_name import command_name, make_parser, option_type
 from gt.say import startup_output
-from gt.wire.addresses import ANY_PORT, data_address, interface_of, join_address, parse_ports
+from gt.wire.addresses import ANY_PORT, data_address, interface_of, join_address, parse_port, parse_ports
 from gt.wire.auth import connection_keys
 from gt.wire.identities import parse_quota
 from gt.worker.engines import make_engine
@@ -40,7 +40,9 @@ class ServerLost(ConnectionLost):
 def _make_parser() -> argparse.ArgumentParser:
     parser = make_parser("gt.worker", __doc__)
     parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
-    parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
+    parser.add_argument(
+        "-p", "--port", type=option_type(parse_port), default=9000, help="the server's port (default 9000)"
+    )
     parser.add_argument("--backend", choices=["torch", "numpy"], help="default: torch if it is installed, else numpy")
     parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
     parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the array library decides)")
@@ -148,6 +150,7 @@ def _data_address(text: str | None) -> str:
 
 def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = bool) -> int:
     """``on_joined`` is called with the worker's name and device."""
+    ports = parse_ports(options.ports) if options.ports else ANY_PORT
     address, keys = f"unix:{options.unix}", None
     if not options.unix:
         keys = connection_keys(options.host, options.port, _patience(options))
@@ -160,7 +163,6 @@ def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = b
     server, patience = address.removeprefix("tcp://"), _patience(options)
     say = startup_output(options.with_parent)
     waiting = partial(say, f"waiting for a server at {server}, at most {patience:g} s") if say else None
-    ports = parse_ports(options.ports) if options.ports else ANY_PORT
     shell = Shell(address, keys, engine, patience, waiting, ports, _data_address(options.data_address))
     on_joined(name := f"worker {shell.worker.id} on {engine.device} ({engine.name})")
     if say:

@@ -72,8 +72,8 @@ class Outbox:
         self.serial = 0
         #: a submission of which it is not certain that it was sent: an interrupt came
         self._staged: list[Any] | None = None
-        #: weights in words: submitted in all, and finished by the workers
-        self.sent = self.finished = 0
+        #: weights in words: submitted in all, finished by the workers, and up to the last first run of compiled code
+        self.sent = self.finished = self._compiled_at = 0
         #: weights of what is not submitted yet: bytes inside the words, and what fragments stand for beyond their words
         self._inline = self._extra = 0
         #: (submissions, words) when the background thread last checked, and how often they were the same
@@ -149,9 +149,20 @@ class Outbox:
             emitted = words(first)
             self._extra += max(0, template.length - len(emitted))
             self.words.extend(emitted + self.predictions.ran(template, first))
+            self._ran(template)
         self.flush()
         self.begin_stretch()
         return first
+
+    def _ran(self, template: Template) -> None:
+        if template.compile and not template.has_run:
+            self._compiled_at = self.sent + len(self.words)
+        template.has_run = True
+
+    @property
+    def compiles(self) -> bool:
+        """May a worker be compiling a fragment? It does so at the first run."""
+        return self.finished < self._compiled_at
 
     def begin_stretch(self) -> None:
         """The next word begins a new stretch that may repeat."""
@@ -248,6 +259,7 @@ class Outbox:
                     template, run = match
                     self._extra += max(0, count - len(run))
                     self.words[:count] = run + self.predictions.ran(template, templates.base)
+                    self._ran(template)
                 self.words.extend(templates.forgotten)
                 templates.forgotten.clear()
             self.words.extend(rest)

@@ -15,6 +15,7 @@ from gt.client.stream.link import Link
 from gt.client.stream.long_wait import LongWait, Questions
 from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.wire import interrupts
+from gt.wire.addresses import split_address
 from gt.wire.codec import encode
 from gt.wire.event_messages import ExplainWait
 from gt.wire.messages import Bye
@@ -119,7 +120,13 @@ class ServerConnection:
         """Raise NoWorkers if no worker connects soon: with recovery, within the time that the program may wait."""
         patience = max(FIRST_WORKER_TIMEOUT_S, self.recovery[0] if self.recovery is not None else 0.0)
         if not self.wait_for_workers(1, patience):
-            raise NoWorkers(f"no worker is connected to {self.name}; start one with python -m gt.worker")
+            raise NoWorkers(f"no worker is connected to {self.name}; {self._how_to_start_one()}")
+
+    def _how_to_start_one(self) -> str:
+        if not self.address.startswith("tcp://"):
+            return "gt.gpu_workers(1) starts one"
+        host, port = split_address(self.address)
+        return f"start one with: python -m gt.worker --host {host} -p {port}"
 
     def end(self, error: ClusterError | GtError) -> GtError:
         """Mark the session as over. The first reason is kept and returned."""

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 #: The settings with which workers compile what is repeated.
 COMPILING = frozenset(("GT_AUTO_COMPILE", "GT_COMPILE"))
+#: What a line about a long wait adds if the cause may be the compiler.
+MAY_COMPILE = "; a first run of compiled code is not finished: workers may be compiling it, which takes long"
 
 
 @interrupts.deferred
@@ -92,7 +94,7 @@ class Session:
             Roster: self._roster,
             Restarted: self._restarted,
             Notice: lambda m, frames: warn(m.text),
-            WaitExplained: lambda m, frames: connection.questions.explained(m.text),
+            WaitExplained: self._wait_explained,
             Credit: lambda m, frames: outbox.acknowledge(m.done),
             FailureReport: lambda m, frames: failures.report(m),
             Blocks: replies.blocks,
@@ -177,6 +179,9 @@ class Session:
         """Let the server keep the program, and run it again when a worker is lost. Before the first instruction."""
         self.connection.recovery = options
         self.connection.send([encode(Recover(*options))])
+
+    def _wait_explained(self, m: WaitExplained, frames: object) -> None:
+        self.connection.questions.explained(m.text + (MAY_COMPILE if self.outbox.compiles else ""))
 
     # -- questions -----------------------------------------------------------------------
 

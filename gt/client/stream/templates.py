@@ -68,6 +68,7 @@ class Template:
     ) -> None:
         self.fragment: Fragment = make_fragment(number, words, kinds, compile)
         self.number, self.length, self.compile = number, len(words), compile
+        self.has_run = False
         #: which of its results the program reads; None: none so far
         self.reads: ReadHistory | None = None
         #: is it a section of a longer stretch, and not the last one?
