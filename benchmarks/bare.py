@@ -148,7 +148,7 @@ def recorded_program(instructions: int) -> list[bytes]:
     session.connection.link = recorder = _Recorder()
     session.outbox.sent = -(1 << 60)  # unlimited credit
     make = (("shape", (64, 64)), ("dtype", "float32"))
-    code, _, _ = session.signatures.define(OPS["full"], make, (_scalar(),), False)
+    code, *_ = session.signatures.define(OPS["full"], make, (_scalar(),), False)
     session.outbox.extend((code, 0, session.outbox.next_id(), 1.0))
     x = y = Tensor(Cell(1, session), TensorType((64, 64)))
     for _ in range(instructions):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import gt
-from benchmarks import simulate
+from benchmarks import bare, simulate
 from benchmarks.core import results
 from benchmarks.simulation import load, machine
 from benchmarks.simulation.cluster import Cluster
@@ -317,3 +317,7 @@ def test_a_worker_without_room_is_checked_first():
     assert not client.has_room(workers, 1.0)
     del workers[3], client.announced[3]  # it has ended
     assert client.has_room(workers, 1.0)
+
+
+def test_the_dispatcher_alone_has_a_rate():
+    assert bare.dispatcher_rate(2, instructions=200) > 0
