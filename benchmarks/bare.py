@@ -15,7 +15,7 @@ import zmq
 
 from gt.client.stream.session import Session
 from gt.client.tensor.emit import binary
-from gt.client.tensor.tensor import Cell, Tensor
+from gt.client.tensor.tensor import fresh
 from gt.dispatcher.actions import SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.ops import OPS
@@ -150,7 +150,7 @@ def recorded_program(instructions: int) -> list[bytes]:
     make = (("shape", (64, 64)), ("dtype", "float32"))
     code, *_ = session.signatures.define(OPS["full"], make, (_scalar(),), False)
     session.outbox.extend((code, 0, session.outbox.next_id(), 1.0))
-    x = y = Tensor(Cell(1, session), TensorType((64, 64)))
+    x = y = fresh(1, session, TensorType((64, 64)))
     for _ in range(instructions):
         y = binary(OPS["add"], y, x)
     session.outbox.flush()
