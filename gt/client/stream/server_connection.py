@@ -15,7 +15,6 @@ from gt.client.stream.link import Link
 from gt.client.stream.long_wait import LongWait, Questions
 from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.wire import interrupts
-from gt.wire.addresses import split_address
 from gt.wire.codec import encode
 from gt.wire.event_messages import ExplainWait
 from gt.wire.messages import Bye
@@ -125,6 +124,8 @@ class ServerConnection:
     def _how_to_start_one(self) -> str:
         if not self.address.startswith("tcp://"):
             return "gt.gpu_workers(1) starts one"
+        from gt.wire.addresses import split_address  # it imports sockets, which `import gt` does without
+
         host, port = split_address(self.address)
         return f"start one with: python -m gt.worker --host {host} -p {port}"
 
