@@ -348,19 +348,19 @@ def variation(part: Part, place: Place) -> float | None:
         return None
     if "unit" in part and "timing" not in part and isinstance(part.get("samples"), list):
         return timing.variation(part["samples"])
-    found = []
+    variations = []
     for each in filter(None, TIMINGS.get(suite, lambda _: [])(part)):
         steps = each["steps_per_sample"] if suite == "transformer" else 1
-        found.append((timing.variation(each["samples_s"]) or 0.0) * math.sqrt(steps))
-    return max(found, default=None)
+        variations.append((timing.variation(each["samples_s"]) or 0.0) * math.sqrt(steps))
+    return max(variations, default=None)
 
 
 def slow(part: Part) -> list[str] | None:
     """Slow ranks or pairs; in a training they are those of the passes without exchange."""
-    found = part["exposed"].get("slow") if isinstance(part.get("exposed"), dict) else part.get("slow")
-    if isinstance(found, dict):
-        return outliers.pair_words(found)
-    return None if found is None else outliers.rank_words(found)
+    outlying = part["exposed"].get("slow") if isinstance(part.get("exposed"), dict) else part.get("slow")
+    if isinstance(outlying, dict):
+        return outliers.pair_words(outlying)
+    return None if outlying is None else outliers.rank_words(outlying)
 
 
 def doubling_fact(part: Part, place: Place) -> float | None:

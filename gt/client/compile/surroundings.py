@@ -197,11 +197,11 @@ class _Variable:
     def _state_of_object(self, x: Any, kind: Any, depth: int) -> Any:
         names, of_class = self._names.of(x if isinstance(x, type) else kind)
         attributes = getattr(x, "__dict__", {})
-        found = [(name, self.state_of(attributes[name], depth - 1)) for name in names if name in attributes]
+        states = [(name, self.state_of(attributes[name], depth - 1)) for name in names if name in attributes]
         for name in of_class:
             if name not in attributes:
-                found.append((name, self.state_of(getattr(x, name, _MISSING), depth - 1)))
-        return (self._identity(x), *found)
+                states.append((name, self.state_of(getattr(x, name, _MISSING), depth - 1)))
+        return (self._identity(x), *states)
 
     def _identity(self, x: Any) -> _Identity:
         known = self._identities.get(id(x))
