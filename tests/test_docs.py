@@ -156,11 +156,19 @@ def skip_check(words: list[str]) -> None:
     """A word of the shell, or another program."""
 
 
+def check_source(words: list[str]) -> None:
+    """The environment that the Makefile creates."""
+    folder = re.search(r"^BIN := (.+)$", (ROOT / "Makefile").read_text(), re.M)
+    assert folder is not None
+    assert words == [f"{folder[1]}/activate"]
+
+
 CHECKS: dict[str, Callable[[list[str]], None]] = {
     "make": check_make,
     "pip": check_pip,
     "python": check_python,
     "gt": check_gt,
+    "source": check_source,
     "torchrun": check_torchrun,
     "srun": check_srun,
     "sbatch": check_sbatch,
