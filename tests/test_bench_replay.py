@@ -126,8 +126,8 @@ def test_a_training_step_is_recorded_and_replayed(stack, tmp_path):
 def test_each_collective_runs_in_its_own_group(monkeypatch):
     """A rank in two groups, and one group that it is not in."""
     worlds = {(0, 1): "pair", (0, 2): "other", (1, 2): None}
-    made = lambda world, count, dtype, number: (world, number)
+    make_operation = lambda world, count, dtype, number: (world, number)
     monkeypatch.setattr(replay, "groups", lambda world, entries: worlds)
-    monkeypatch.setattr(replay, "COLLECTIVES", {"allreduce": {"in place": made}})
+    monkeypatch.setattr(replay, "COLLECTIVES", {"allreduce": {"in place": make_operation}})
     entries = [{"op": "allreduce", "bytes": 8, "dtype": "fp32", "group": [*ranks]} for ranks in worlds]
     assert replay.prepare(None, entries) == [("pair", 0), ("other", 1)]
