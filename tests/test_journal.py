@@ -28,7 +28,7 @@ from gt.errors import ConfigError
 from gt.testing import Cluster
 from gt.wire.codec import Decode, encode
 from gt.wire.identities import OWNER
-from gt.wire.leased_listener import LeasedListener
+from gt.wire.leases.leased_listener import LeasedListener
 from gt.wire.sockets import TcpConnection
 from tests.support.keys import IDENTITIES, PEER_KEYS
 from tests.support.processes import ROOT

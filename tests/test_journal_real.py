@@ -302,7 +302,7 @@ def test_a_full_disk_during_a_snapshot(stack: contextlib.ExitStack, tmp_path: pa
 
 def test_a_worker_that_does_not_come_back(stack: contextlib.ExitStack, tmp_path: pathlib.Path) -> None:
     """The worker was killed together with the server: its tensors are lost after a while, not the session."""
-    short = "import gt.wire.leased_listener as l; l.WORKER_RETURN_S = 1.0"
+    short = "import gt.wire.leases.leased_listener as l; l.WORKER_RETURN_S = 1.0"
     system = Restarted(stack, tmp_path / "journal", prelude=short)
     worker = system.worker("--backend", "numpy")
     client = system.client(

@@ -16,10 +16,11 @@ import pytest
 
 from gt import server
 from gt.errors import ConfigError
-from gt.wire import leased_connection, leased_listener, sockets
+from gt.wire import sockets
 from gt.wire.codec import BadFrame
-from gt.wire.leased_connection import LeasedConnection
-from gt.wire.leased_listener import MAX_KEPT_MESSAGES, LeasedListener
+from gt.wire.leases import leased_connection, leased_listener
+from gt.wire.leases.leased_connection import LeasedConnection
+from gt.wire.leases.leased_listener import MAX_KEPT_MESSAGES, LeasedListener
 from gt.wire.numbering import (
     ACKNOWLEDGE_MESSAGES,
     CONTROL,

@@ -11,7 +11,7 @@ from gt.wire.codec import BadFrame
 if TYPE_CHECKING:
     from gt.wire.auth import Keys
     from gt.wire.identities import PeerIdentity
-    from gt.wire.leased_listener import SessionJournal
+    from gt.wire.leases.leased_listener import SessionJournal
     from gt.wire.server_keys import KeyPair
     from gt.wire.spinning import Spinning
     from gt.wire.token_file import Identities
@@ -88,7 +88,7 @@ def listen(
         from gt.wire.unix import UnixListener
 
         return UnixListener(address.removeprefix("unix:"), spinning)
-    from gt.wire.leased_listener import MAX_UNSENT_TO_WORKER, LeasedListener
+    from gt.wire.leases.leased_listener import MAX_UNSENT_TO_WORKER, LeasedListener
     from gt.wire.sockets import MAX_UNSENT_MESSAGES, ZmqListener
 
     assert keys is not None, "a TCP address needs keys"
@@ -116,7 +116,7 @@ def connection(
 
     assert keys is not None, "a TCP address needs keys"
     if leased:
-        from gt.wire.leased_connection import LeasedConnection
+        from gt.wire.leases.leased_connection import LeasedConnection
 
         return LeasedConnection(address, keys, worker)
     return ZmqConnection(address, keys)

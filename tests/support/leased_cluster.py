@@ -22,10 +22,10 @@ from gt.dispatcher.journal.state_codec import decode_state, encode_state
 from gt.dispatcher.recovery.snapshot_folder import SnapshotFolder
 from gt.errors import ConnectionLost
 from gt.testing import Cluster, Frames
-from gt.wire import leased_connection, leased_listener
 from gt.wire.codec import BadFrame, encode
-from gt.wire.leased_connection import LeasedConnection
-from gt.wire.leased_listener import LeasedListener
+from gt.wire.leases import leased_connection, leased_listener
+from gt.wire.leases.leased_connection import LeasedConnection
+from gt.wire.leases.leased_listener import LeasedListener
 from gt.wire.messages import Heartbeat
 from gt.wire.sockets import SILENCE_MS
 

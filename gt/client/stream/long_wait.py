@@ -1,7 +1,7 @@
 """A wait that takes long prints its cause: the client asks the server for it.
 
 Causes that end a wait, or that the client sees without the server, are reported elsewhere: a server that does not
-answer (`gt.wire.leased_connection`), a lost worker, and no worker at all.
+answer (`gt.wire.leases.leased_connection`), a lost worker, and no worker at all.
 """
 
 from __future__ import annotations

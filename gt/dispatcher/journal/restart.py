@@ -11,7 +11,7 @@ from gt.dispatcher.journal.journal import Journal, PeerRecord
 from gt.dispatcher.journal.state_codec import decode_state, encode_state
 from gt.errors import ConfigError
 from gt.wire.identities import PeerIdentity
-from gt.wire.leased_listener import LeasedListener
+from gt.wire.leases.leased_listener import LeasedListener
 from gt.wire.numbering import Numbering
 from gt.wire.transport import Listener
 

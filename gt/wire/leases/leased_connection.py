@@ -1,6 +1,6 @@
 """The connection of a client or a worker over TCP, which outlives its sockets.
 
-See `gt.wire.numbering` and `gt.wire.leased_listener`.
+See `gt.wire.numbering` and `gt.wire.leases.leased_listener`.
 
     opening      the first socket is being connected; `Open` with `Hello` waits in it. If it is cut before the server
                  has answered, another one begins anew
