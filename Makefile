@@ -30,7 +30,7 @@ test-quick: .venv/test
 TORCH ?= 2.15.0
 TORCH_BIN := .venv-torch-$(TORCH)/bin
 TORCH_TESTS := $(wildcard tests/test_torch_*.py) $(addprefix tests/test_,$(addsuffix .py,ops gradients opinfo tensor nn \
-	functional optim compile compiled_module hot_levels saving saving_objects))
+	functional optim compile compiled_module hot_levels hot_kept_code saving saving_objects))
 
 test-torch: .venv-torch-$(TORCH)/test
 	PYTHONDONTWRITEBYTECODE= $(TORCH_BIN)/python -m pytest --numprocesses auto --dist worksteal $(TORCH_TESTS)

@@ -52,12 +52,24 @@ REASONS = {
 NAMESPACES = ("", "nn", "nn.functional", "optim", "optim.lr_scheduler", "linalg", "nn.init", "nn.utils")
 
 
-def missing(place: str, name: str) -> AttributeError:
-    """The error for ``gt.<place>.<name>``; ``place`` is a namespace such as "nn", or "" for `gt` itself.
+class _Text:
+    """The text of an error, made when it is read. Most of these errors are never shown: pickle and the compiler ask
+    each module for each name they write, which took a second of compiling a large step."""
 
-    The error has no ``obj`` attribute: with one, Python would append another suggestion.
-    """
-    return AttributeError(_text(place, name), name=name)
+    def __init__(self, place: str, name: str) -> None:
+        self._place, self._name = place, name
+
+    def __str__(self) -> str:
+        return _text(self._place, self._name)
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+
+def missing(place: str, name: str) -> AttributeError:
+    """The error for ``gt.<place>.<name>``; ``place`` is a namespace such as "nn", or "" for `gt` itself."""
+    # no ``obj``: with one, Python would append another suggestion
+    return AttributeError(_Text(place, name), name=name)
 
 
 def _text(place: str, name: str) -> str:

@@ -59,7 +59,7 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
 
 
 def test_the_compiler_repeats_what_waited(switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(program: Program, inputs: list[Any]) -> str:
+    def build(program: Program, inputs: list[Any], kept: Any) -> str:
         switch.wait()
         return "code"
 

@@ -1,13 +1,19 @@
-"""How much inductor has to do for a section."""
+"""When the compiler is loaded, and how much it has to do for a section."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from gt.types import FLOAT, TensorType, float32
-from gt.worker.hot import compiled
+from gt.worker.engines.torch import TorchEngine
+from gt.worker.hot import compiled, compiler
 from gt.worker.hot.compiled import StridedSpec, build
+from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import Program
 from gt.worker.hot.section import Section
 from tests.test_hot_levels import section
@@ -51,3 +57,41 @@ def test_updates_of_equal_parameters_are_not_all_compared_with_each_other(monkey
         return counts["pairs"]
 
     assert 0 < pairs(compiled.COMPARED_NODES) < pairs(64) * 2 // 3
+
+
+LOAD = """
+import sys, torch
+from gt.worker.engines.torch import TorchEngine
+from gt.worker.hot.compiler import Compiler
+
+compiler = Compiler(TorchEngine("cpu"))
+if sys.argv[1] == "broken":
+    sys.modules["torch._inductor.compile_fx"] = None
+compiler.load_ahead().join(300)
+print("torch._inductor.codegen.cpp" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("state", ["whole", "broken"])
+def test_the_compiler_is_loaded_in_the_background(state: str, tmp_path) -> None:
+    """An error is left to what is compiled later."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-c", LOAD, state]
+    process = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)
+    assert (process.stdout.strip(), process.stderr) == (str(state == "whole"), "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "loads"),
+    [("auto", "cuda:0", True), ("all", "cuda:0", True), ("graphs", "cuda:0", False), ("auto", "cpu", False)],
+)
+def test_a_worker_that_will_compile_loads_the_compiler_when_it_starts(monkeypatch, mode, device, loads) -> None:
+    """Not on a CPU, whose cores the program needs."""
+    loaded = []
+    monkeypatch.setattr(compiler.Compiler, "load_ahead", lambda self: loaded.append(self))
+    engine = TorchEngine("cpu")
+    monkeypatch.setattr(engine, "device", device)
+    levels = Levels(engine, mode)
+    monkeypatch.setattr(levels, "_make_compiler", lambda prepared: compiler.Compiler(TorchEngine("cpu")))
+    levels.load_ahead()
+    assert bool(loaded) == loads

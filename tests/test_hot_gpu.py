@@ -15,6 +15,7 @@ from gt.ops.random import philox
 from gt.testing import Cluster
 from gt.types import INT, TensorType, float32
 from gt.worker.engines import make_engine
+from gt.worker.hot import host_copies
 from gt.worker.hot.level_switch import HOT_RUNS
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import interpret
@@ -303,3 +304,23 @@ def test_a_loop_that_starves_the_gpu_becomes_graphs_by_itself(reads, monkeypatch
         finally:
             gt.disconnect()
     assert values[""] == values["0"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_copies_on_the_host_arrive_in_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(host_copies, "MIN_LARGE_BYTES", 0)
+    monkeypatch.setattr(host_copies, "PIECE_BYTES", rng.choice((64, 1000, 4096)))
+    for _ in range(20):
+        dtype = rng.choice((torch.float32, torch.bfloat16, torch.bool, torch.int64))
+        x = torch.randint(0, 2, (rng.randrange(1, 3000),), device=GPU).to(dtype)
+        copy = host_copies.to_host(x)
+        x.add_(1) if dtype != torch.bool else x.logical_not_()
+        assert torch.equal(copy.to(GPU), x - 1 if dtype != torch.bool else ~x)
+        assert not copy.is_cuda
+
+
+def test_a_worker_of_a_gpu_loads_the_compiler_when_it_starts() -> None:
+    levels = Levels(make_engine("torch", GPU), "auto")
+    levels.load_ahead()
+    assert levels._compiler is not None

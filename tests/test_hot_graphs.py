@@ -53,11 +53,11 @@ class Graphs:
 def eager_compiler(monkeypatch):
     """Replaces inductor, which is not tested here: the program itself is the compiled code."""
 
-    def compile(program, inputs):
+    def compile(program, inputs, kept):
         copies = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).zero_() for x in inputs]
-        kept = torch.zeros(program.cell_count, dtype=torch.float64)
+        cells = torch.zeros(program.cell_count, dtype=torch.float64)
         strides = [x.stride() for x in inputs]
-        results = program(copies, kept, kept.view(torch.int64))[: len(program.section.results)]
+        results = program(copies, cells, cells.view(torch.int64))[: len(program.section.results)]
         expected = memory_sharing(copies, results)
         return CompiledProgram(
             program, lambda *arguments: program(list(arguments[:-2]), *arguments[-2:]), expected, strides, 0.1

@@ -368,7 +368,7 @@ def test_a_compiler_error_is_reported_once(monkeypatch) -> None:
 def test_compiled_code_that_is_wrong_is_not_used(monkeypatch) -> None:
     from gt.worker.hot import compiler
 
-    def wrong(program, inputs):
+    def wrong(program, inputs, kept):
         compiled = real(program, inputs)
         call, compiled.call = compiled.call, lambda *operands: [x + 1 for x in call(*operands)]
         return compiled

@@ -123,7 +123,7 @@ def test_the_reason_for_not_compiling_is_reported_once(workers, tmp_path):
 def test_a_client_gets_notices_of_its_own_fragments(capfd, monkeypatch):
     """Only the client that runs them gets notices, of the first few reasons; the statistics hold all."""
 
-    def broken(program, inputs):
+    def broken(program, inputs, kept):
         raise RuntimeError(f"no room for {len(program.section.calls)}")
 
     monkeypatch.setattr("gt.worker.hot.compiler.build", broken)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gt.types import TensorType, bfloat16, float32
+from gt.worker.hot import host_copies
 from gt.worker.hot.compiled import CompiledProgram, strided_spec
 from gt.worker.hot.program import NotTranslatable, Program
 from gt.worker.hot.section import Section
@@ -338,3 +339,15 @@ def test_what_cannot_be_captured_is_not_compared() -> None:
     assert said == ["no time of a graph (not during a capture):"]
     assert compiled.graph_seconds == (0.0, 0.0)
     assert slower(compiled, on_gpu=True) == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("least", [1, 1 << 40])
+def test_copies_on_the_host(dtype: torch.dtype, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_copies, "MIN_LARGE_BYTES", least)
+    x = (torch.arange(24).reshape(2, 3, 4) % 3).to(dtype)
+    for tensor in (x, x.transpose(0, 2), x[:, 1:], x[0, 0, 0], x[:0]):
+        copy = host_copies.to_host(tensor)
+        assert torch.equal(copy, tensor)
+        assert copy.dtype == dtype
+        assert copy.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -52,6 +53,18 @@ def test_hasattr_is_false_for_missing_names(session):
     assert not hasattr(gt.ones(2), "as_strided")
     assert not hasattr(gt.Tensor, "as_strided")
     assert not hasattr(gt, "__path_to_nowhere__")
+
+
+def test_nothing_is_written_for_an_error_that_nobody_reads(session, monkeypatch):
+    written = []
+    monkeypatch.setattr(gt.missing, "_text", lambda place, name: written.append(name) or f"no {name}")
+    for place in (gt, gt.nn, gt.nn.functional, gt.ones(2)):
+        assert not hasattr(place, "as_strided_typo")
+    assert not written
+    with pytest.raises(AttributeError, match="no as_strided_typo") as caught:
+        gt.nn.as_strided_typo  # noqa: B018
+    assert str(pickle.loads(pickle.dumps(caught.value))) == "no as_strided_typo"
+    assert caught.value.name == "as_strided_typo"
 
 
 def test_the_list_of_torchs_names_is_current():

@@ -167,6 +167,7 @@ def _connect(options: argparse.Namespace, on_joined: Callable[[str], object] = b
     on_joined(name := f"worker {shell.worker.id} on {engine.device} ({engine.name})")
     if say:
         say(f"joined {server} as {name}")
+    shell.worker.replayer.levels.load_ahead()
     try:
         tune_collector()
         shell.run()

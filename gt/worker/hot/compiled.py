@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
+from gt.worker.hot.kept_code import KeptCode, Sharing, key_for_torch, stand_in
 from gt.worker.hot.pads import remove_pads
 from gt.worker.hot.program import Program
 from gt.worker.hot.traced_forms import TracedForms
-from gt.worker.hot.verdicts import verdict_key
+from gt.worker.hot.verdicts import section_key
 
 #: With how many of the nodes that use the same tensor inductor compares a node. All updates of an optimizer read its
 #: numbers: with inductor's own 64, a seventh of the time for a training step is spent on pairs of updates.
@@ -37,13 +38,15 @@ class CompiledProgram:
     program: Program
     call: Callable[..., Any]
     #: for each result the inputs and results that it shares memory with when it is interpreted (see `memory_sharing`)
-    expected_sharing: list[set[int]]
+    expected_sharing: Sharing
     #: the strides of the inputs that it was compiled for
     strides: list[tuple[int, ...]]
-    #: how long compiling took
+    #: how long compiling took, or loading
     seconds: float
     #: names the code in `Verdicts`
     key: str = ""
+    #: whether an earlier process compiled it
+    loaded: bool = False
     has_run: bool = False
     #: whether it was compared with the interpreter, now or by an earlier process, or there was not enough memory for it
     tried: bool = False
@@ -88,30 +91,58 @@ def strided_spec(x: Any) -> StridedSpec:
     return StridedSpec(x.shape, x.stride(), x.dtype, x.device)
 
 
-def build(program: Program, inputs: list[StridedSpec]) -> CompiledProgram:
-    """Compile a program for inputs with these shapes and strides."""
-    started = time.monotonic()
+def build(program: Program, inputs: list[StridedSpec], kept: KeptCode | None = None) -> CompiledProgram:
+    """Compile a program for inputs with these shapes and strides, or load the code that an earlier process has kept."""
+    started, kept = time.monotonic(), kept or KeptCode("")
     with _tracing, torch.no_grad(), silence_compiler():
-        call, expected, key = _compile(program, inputs)
-    return CompiledProgram(program, call, expected, [x.stride() for x in inputs], time.monotonic() - started, key)
+        _configure_compiler(program.device)
+        key = section_key(program, inputs)
+        call, expected = _load(program, inputs, key, kept)
+        loaded = call is not None
+        if not loaded:
+            call, expected, key = _compile(program, inputs, key)
+            kept.keep(key, expected)
+    seconds = time.monotonic() - started
+    return CompiledProgram(program, call, expected, [x.stride() for x in inputs], seconds, key, loaded)
 
 
-def _compile(program: Program, inputs: list[StridedSpec]) -> tuple[Any, list[set[int]], str]:
-    """The compiled callable, and `CompiledProgram.expected_sharing` and `key`."""
+def load_compiler(device: torch.device) -> None:
+    """Compile something small. The first time imports the compiler and fills its tables, which takes seconds."""
+    with _tracing, torch.no_grad(), silence_compiler():
+        _configure_compiler(device)
+        mode, fakes = _fakes([StridedSpec((16, 16), (16, 1), torch.float32, device)], 0, device)
+        _compile_graph(_trace(lambda x, *cells: [torch.softmax(x @ x, 0)], mode, fakes), mode, fakes)
+
+
+def _configure_compiler(device: torch.device) -> None:
     import torch._inductor.config as inductor
-    from torch._guards import TracingContext, tracing
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.compile_fx import compile_fx
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     inductor.max_fusion_buffer_group_pairwise_attempts = COMPARED_NODES
-    if program.device.type == "cpu":
+    if device.type == "cpu":
         inductor.compile_threads = 1  # one is enough; more would start processes that keep running
-    else:
+    from torch._inductor.async_compile import AsyncCompile
+
+    if device.type != "cpu":
         AsyncCompile.wakeup()  # Triton's processes start while this thread traces
-    expected: list[set[int]] = []
+
+
+def _load(program: Program, inputs: list[StridedSpec], key: str, kept: KeptCode) -> tuple[Any, Sharing]:
+    """The code that an earlier process has kept, or None, and `CompiledProgram.expected_sharing`."""
+    expected = kept.find(key, len(program.section.results))
+    if expected is None:
+        return None, []
+    mode, fakes = _fakes(inputs, program.cell_count, program.device)
+    try:
+        with key_for_torch(key, kept=True):
+            return _compile_graph(stand_in(len(fakes)), mode, fakes), expected
+    except Exception:  # torch's own files are gone
+        return None, []
+
+
+def _compile(program: Program, inputs: list[StridedSpec], key: str) -> tuple[Any, Sharing, str]:
+    """The compiled callable, and `CompiledProgram.expected_sharing` and `key`."""
+    mode, fakes = _fakes(inputs, program.cell_count, program.device)
+    expected: Sharing = []
 
     def run(*operands: Any) -> list[Any]:
         inputs, cells = list(operands[:-2]), operands[-2:]
@@ -121,16 +152,38 @@ def _compile(program: Program, inputs: list[StridedSpec]) -> tuple[Any, list[set
         # what shares memory stays as it is
         return [x if shared else forms.in_usual_order(x) for x, shared in zip_longest(results, expected)]
 
-    # with a ShapeEnv inductor keeps its results on disk
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    graph = _trace(run, mode, fakes)
+    remove_pads(graph)
+    if any(node.op == "get_attr" for node in graph.graph.nodes):
+        key = ""  # a tensor is a constant of the code
+    with key_for_torch(key):
+        return _compile_graph(graph, mode, fakes), expected, key
+
+
+def _fakes(inputs: list[StridedSpec], cells: int, device: torch.device) -> tuple[Any, list[Any]]:
+    """The operands of compiled code as tensors without memory, and the mode that they belong to."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())  # without a ShapeEnv inductor does not keep its results on disk
     with mode:
-        cells = [torch.empty(program.cell_count, dtype=t, device=program.device) for t in (torch.float64, torch.int64)]
-        fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in inputs] + cells
-        graph = make_fx(run)(*fakes)
-        remove_pads(graph)
-    key = verdict_key(program, graph, inputs)
+        tensors = [torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device=x.device) for x in inputs]
+        return mode, [*tensors, *(torch.empty(cells, dtype=t, device=device) for t in (torch.float64, torch.int64))]
+
+
+def _trace(run: Callable[..., list[Any]], mode: Any, fakes: list[Any]) -> torch.fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with mode:
+        return make_fx(run)(*fakes)
+
+
+def _compile_graph(graph: torch.fx.GraphModule, mode: Any, fakes: list[Any]) -> Any:
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx
+
     with tracing(TracingContext(mode)):
-        return compile_fx(graph, fakes), expected, key
+        return compile_fx(graph, fakes)
 
 
 def make_cells(program: Program, numbers: list[Any]) -> tuple[Any, Any]:
@@ -154,7 +207,7 @@ class silence_compiler:  # noqa: N801, a context manager
         self._caught.__exit__(None, None, None)
 
 
-def memory_sharing(inputs: list[Any], results: list[Any]) -> list[set[int]]:
+def memory_sharing(inputs: list[Any], results: list[Any]) -> Sharing:
     """For each result the inputs (k for input k) and the other results (~k for result k) with the same memory."""
     users: dict[int, set[int]] = {}
     for i, x in enumerate(inputs):

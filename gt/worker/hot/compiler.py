@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -20,8 +21,9 @@ from gt.worker.errors import DeviceBroken
 from gt.worker.hot.cache_folder import set_cache_folder
 from gt.worker.hot.change_recorder import Relocations
 from gt.worker.hot.changes import CompiledCalls
-from gt.worker.hot.compiled import CompiledProgram, StridedSpec, build
+from gt.worker.hot.compiled import CompiledProgram, StridedSpec, build, load_compiler
 from gt.worker.hot.graph import CudaGraphs
+from gt.worker.hot.kept_code import KeptCode
 from gt.worker.hot.program import NotTranslatable, Program
 from gt.worker.hot.section import Section, title
 from gt.worker.hot.verdicts import Verdicts
@@ -68,7 +70,7 @@ class Compiler:
         #: None if the device has no graphs
         self.graphs: Any = graphs or (CudaGraphs(self._device) if self._device.type == "cuda" else None)
         self.relocations = Relocations()
-        self.verdicts = Verdicts("")
+        self.verdicts, self.kept = Verdicts(""), KeptCode("")
         self.debug = topic("GT_DEBUG_COMPILE")
         self._compiled_calls = CompiledCalls()
         self.notices = [] if notices is None else notices
@@ -80,8 +82,18 @@ class Compiler:
         self._closed = False
 
     def use_folder(self, folder: str) -> None:
-        """Keep verdicts in this cache folder: see `prepare`."""
-        self.verdicts = Verdicts(folder)
+        """Keep code and verdicts in this cache folder: see `prepare`."""
+        self.verdicts, self.kept = Verdicts(folder), KeptCode(folder)
+
+    def load_ahead(self) -> threading.Thread:
+        """Load the compiler in the background."""
+        thread = threading.Thread(target=self._load, name="gt-compile-load", daemon=True)
+        thread.start()
+        return thread
+
+    def _load(self) -> None:
+        with contextlib.suppress(Exception):  # compiling reports why
+            load_compiler(self._device)
 
     def submit(self, job: CompileJob, wait: bool) -> Future[CompiledProgram]:
         """Compile in the background; or, with ``wait``, in this thread before returning."""
@@ -119,7 +131,7 @@ class Compiler:
 
     def _run(self, job: CompileJob, future: Future[CompiledProgram]) -> None:
         try:
-            future.set_result(repeated(lambda: build(job.program, job.inputs)))
+            future.set_result(repeated(lambda: build(job.program, job.inputs, self.kept)))
         except BaseException as error:
             future.set_exception(error)
 

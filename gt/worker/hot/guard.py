@@ -63,7 +63,7 @@ class ConstantNumbers:
     """Checks the numbers that are constants of a program."""
 
     def __init__(self, indices: tuple[int, ...], values: Sequence[Any]) -> None:
-        self._indices, self._values = indices, list(values)
+        self.indices, self.values = indices, list(values)
         #: -0.0 == 0.0 in Python, but a division by them differs
         self._zeros = [k for k, n in zip(indices, values, strict=True) if isinstance(n, float) and n == 0]
         self._signs = [copysign(1, n) for n in values if isinstance(n, float) and n == 0]
@@ -72,16 +72,16 @@ class ConstantNumbers:
         """Whether the numbers of a run are those of the program."""
         if self._zeros and [copysign(1, numbers[k]) for k in self._zeros] != self._signs:
             return False
-        return not self._indices or [numbers[k] for k in self._indices] == self._values
+        return not self.indices or [numbers[k] for k in self.indices] == self.values
 
     def value(self, k: int) -> Any:
         """The value of number k in the program."""
-        return self._values[self._indices.index(k)]
+        return self.values[self.indices.index(k)]
 
     def changed(self, numbers: list[Any]) -> set[int]:
         """The indices of the numbers that differ."""
         signs = {k for k, sign in zip(self._zeros, self._signs, strict=True) if copysign(1, numbers[k]) != sign}
-        return signs | {k for k, value in zip(self._indices, self._values, strict=True) if numbers[k] != value}
+        return signs | {k for k, value in zip(self.indices, self.values, strict=True) if numbers[k] != value}
 
 
 def shares_written(inputs: list[Any], mutated: frozenset[int]) -> bool:

@@ -285,7 +285,7 @@ class LevelSwitch:
             return
         self.compile_seconds += compiled.seconds
         self.ready = compiled
-        self._log(f"compiled in {compiled.seconds:.1f} s:")
+        self._log(f"{'loaded' if compiled.loaded else 'compiled'} in {compiled.seconds:.1f} s:")
 
     def _log(self, what: str) -> None:
         if self.compiler.debug:

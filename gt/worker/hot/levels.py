@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 #: Which sections leave the interpreter. "off": only those whose signal requires it. "starved": hot ones for whose
 #: instructions the device waits become graphs. "graphs": all hot ones become graphs, and are not compiled. "auto": hot
 #: ones are also compiled, in the background. "all": all, compiled on their first run.
-OFF, STARVED, GRAPHS, ALL = "off", "starved", "graphs", "all"
-MODES = (OFF, STARVED, GRAPHS, "auto", ALL)
+OFF, STARVED, GRAPHS, AUTO, ALL = "off", "starved", "graphs", "auto", "all"
+MODES = (OFF, STARVED, GRAPHS, AUTO, ALL)
 
 
 class Levels:
@@ -30,6 +30,7 @@ class Levels:
         assert mode in MODES, mode
         self._engine = engine
         self._off, self._compiles, self._all = mode == OFF, mode not in (STARVED, GRAPHS), mode == ALL
+        self._loads_ahead = mode in (AUTO, ALL) and engine.device.startswith("cuda")
         #: in the mode "starved": which sections these are
         self._starved = on_engine(engine) if mode == STARVED else None
         #: without torch every section is interpreted, even if its signal requires compiling
@@ -72,19 +73,32 @@ class Levels:
                 self.forget(section)
             self._starved, self._off = None, True
 
+    def load_ahead(self) -> None:
+        """Load the compiler in the background if it is going to be used: this takes seconds. Not where the compiler and
+        the program share the CPU's cores."""
+        if self._loads_ahead:
+            self._make_compiler(prepared=True).load_ahead()
+
     def _new_switch(self, section: Section) -> LevelSwitch:
-        from gt.worker.hot.compiler import Compiler, prepare
         from gt.worker.hot.level_switch import LevelSwitch
+
+        compiles = self._compiles or section.compile
+        compiler = self._make_compiler(prepared=compiles)
+        at_once = self._all or section.compile
+        switch = LevelSwitch(section, self._engine, at_once, compiler, lambda: not self.shared)
+        switch.compiles = compiles
+        return switch
+
+    def _make_compiler(self, prepared: bool) -> Compiler:
+        """The compiler; ``prepared``: with its cache folder."""
+        from gt.worker.hot.compiler import Compiler, prepare
 
         if self._compiler is None:
             self._compiler = Compiler(self._engine, notices=self.notices)
-        if not self._prepared and (self._compiles or section.compile):
+        if prepared and not self._prepared:
             self._prepared = True
             self._compiler.use_folder(prepare(self._engine))
-        at_once = self._all or section.compile
-        switch = LevelSwitch(section, self._engine, at_once, self._compiler, lambda: not self.shared)
-        switch.compiles = self._compiles or section.compile
-        return switch
+        return self._compiler
 
     def take_waits(self) -> list[tuple[int, int]]:
         """When the worker's thread waited for compiled code since the last call, in nanoseconds."""

@@ -20,6 +20,7 @@ from gt.worker.hot.compiled import CompiledProgram, make_cells, silence_compiler
 from gt.worker.hot.compiler import error_summary
 from gt.worker.hot.graph import Capture
 from gt.worker.hot.guard import without_repeats
+from gt.worker.hot.host_copies import to_host
 from gt.worker.hot.program import NotTranslatable, Program, interpret
 from gt.worker.hot.section import Section
 
@@ -60,7 +61,7 @@ class preserved:  # noqa: N801, a context manager
     def __init__(self, tensors: list[Any]) -> None:
         #: the memory of each tensor, without repeats; None if elements overlap, because no op writes to those
         self.memories = [without_repeats(x) for x in tensors]
-        self.copies = [None if memory is None else _to_host(memory) for memory in self.memories]
+        self.copies = [None if memory is None else to_host(memory) for memory in self.memories]
         #: the tensors that the end of the block restores; None: all
         self.changed: list[int] | None = None
 
@@ -75,11 +76,6 @@ class preserved:  # noqa: N801, a context manager
 
     def __exit__(self, error: object, *_: object) -> None:
         self.restore(self.changed if error is None else None)
-
-
-def _to_host(x: Any) -> Any:
-    """A copy on the host, also if the tensor is there already."""
-    return x.to("cpu", copy=True)
 
 
 def _free_host_bytes() -> float:
@@ -122,11 +118,10 @@ def _compare(
 ) -> None:
     """Run both; raises NotTranslatable if the results or the inputs after the run differ by more than rounding."""
     written, donated = compiled.program.mutated, set(compiled.program.donated.values())
-    expected = [_to_host(x) for x in interpret(section, inputs, numbers)]
+    expected = [to_host(x) for x in interpret(section, inputs, numbers)]
     count = len(expected)
     expected += [
-        _to_host(x) if i in written else copy
-        for i, (x, copy) in enumerate(zip(kept.memories, kept.copies, strict=True))
+        to_host(x) if i in written else copy for i, (x, copy) in enumerate(zip(kept.memories, kept.copies, strict=True))
     ]
     kept.restore(written)
     actual = [*compiled(inputs, *cells), *kept.memories]
@@ -136,7 +131,7 @@ def _compare(
             continue
         if i < count or i - count in written:
             if not alike(a, b, least):
-                unlike[i] = _to_host(b)
+                unlike[i] = to_host(b)
         elif not same(a, b):
             raise _differs(section, i)
     del actual
