@@ -43,6 +43,8 @@ NAMES = ("torch", "template", "compiled")
 GOAL = 1.03
 #: batches that are on the device from the start
 RESIDENT = 4
+#: steps of each way between two looks at what is compiled
+WARM_STEPS = 10
 
 
 class Images(Dataset[Any]):
@@ -133,14 +135,30 @@ def child(options: argparse.Namespace) -> int:
 
 
 def _warm(training: Training, resident: Iterator[Any], batches: Iterator[Any], options: argparse.Namespace) -> None:
-    """Until nothing more is compiled, if the row compiles; at most for the given time."""
+    """Both ways, as their steps are different sections: until no step gets faster, and, if the row compiles, nothing
+    that runs is still to be compiled; at most for the given time."""
     ended = time.perf_counter() + options.patience
-    training.timed(resident, 10), training.timed(batches, 3)
-    while ROWS[options.row].compiles and time.perf_counter() < ended:
-        training.timed(resident, 5)
-        pieces = gt.debug.get_worker_stats()["compilation_stats"].values()
-        if all(piece["level"] == "compiled" or piece["reasons"] for piece in pieces if piece["length"] > 1):
+    times: dict[str, list[float]] = {"resident": [], "loaded": []}
+    runs: dict[str, int] = {}
+    while time.perf_counter() < ended:
+        times["resident"].append(training.timed(resident, WARM_STEPS)[0])
+        times["loaded"].append(training.timed(batches, WARM_STEPS)[0])
+        sections = gt.debug.get_worker_stats()["compilation_stats"] if ROWS[options.row].compiles else {}
+        compiling = any(still_compiling(section, runs.get(name, 0)) for name, section in sections.items())
+        runs = {name: section["runs"] for name, section in sections.items()}
+        if not compiling and all(map(settled, times.values())):
             return
+
+
+def still_compiling(section: dict[str, Any], runs_before: int) -> bool:
+    """Whether a section that has run since may yet become faster. A single instruction may not be worth it."""
+    ran = section["runs"] > runs_before
+    return ran and section["length"] > 1 and section["level"] != "compiled" and not section["reasons"]
+
+
+def settled(times: list[float]) -> bool:
+    """Whether the last two are not faster than those before them."""
+    return len(times) >= 4 and min(times[-2:]) > 0.95 * min(times[:-2])
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from gt.client.stream import connect
+from gt.client.tensor import foreign
+from gt.client.tensor.arguments import array_bytes, cast
+from gt.client.tensor.emit import upload
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import as_tensor
+from gt.types import DType
 
 __all__ = ["to_device"]
+
+#: Smaller arrays are sent at once: a thread for them would cost more than the copy.
+MIN_BACKGROUND_BYTES = 1 << 20
 
 
 class to_device:  # noqa: N801, used like a function
@@ -41,12 +49,7 @@ class to_device:  # noqa: N801, used like a function
         return getattr(self._iterable, name)
 
     def __iter__(self) -> Iterator[Any]:
-        sent: deque[Any] = deque()
-        for batch in self._iterable:
-            sent.append(upload_batch(batch))
-            if len(sent) > self._ahead:
-                yield sent.popleft()
-        yield from sent
+        return batches_ahead(self._iterable, self._ahead, lambda: loads_in_processes(self._iterable))
 
     def __next__(self) -> Any:
         """The next batch, for use without a loop."""
@@ -54,14 +57,66 @@ class to_device:  # noqa: N801, used like a function
         return next(self._iterator)
 
 
-def upload_batch(batch: Any) -> Any:
-    """The same structure, with GT tensors in place of arrays."""
-    if isinstance(batch, Tensor) or not (hasattr(batch, "__array__") or isinstance(batch, dict | list | tuple)):
+def loads_in_processes(loader: Any) -> bool:
+    """Whether the batches come from a loader's processes, so that this program has no other use of their memory."""
+    processes = getattr(loader, "num_workers", 0)
+    return isinstance(processes, int) and processes > 0
+
+
+def batches_ahead(batches: Iterable[Any], ahead: int, unshared: Callable[[], bool]) -> Iterator[Any]:
+    """The batches as tensors, each sent ``ahead`` batches before it is used.
+
+    While nobody else uses the memory of the newest batch (``unshared``), its bytes are sent in the background until the
+    next batch is requested. Its instructions are emitted then, by the program's thread as all others.
+    """
+    sent: deque[Any] = deque()
+    for batch in batches:
+        sent.append(_convert(batch, _begin_upload if ahead and unshared() else as_tensor))
+        del batch  # freeing the memory of a large batch takes long, and the background does it
+        if len(sent) > ahead:
+            yield sent.popleft()
+        if sent:
+            sent[-1] = _convert(sent[-1], _tensor)
+    yield from sent
+
+
+class ArrayUpload:
+    """An array whose bytes are sent in the background."""
+
+    def __init__(self, array: Any) -> None:
+        import numpy as np
+
+        #: the dtype of the tensor, if numpy has no such dtype
+        self._dtype: DType | None = None
+        if foreign.is_torch_tensor(array):
+            array, self._dtype = foreign.array_from_torch(array)
+        data, self._type = array_bytes(np.asarray(array), self._dtype)
+        self._session = connect.session()
+        self._upload = self._session.begin_upload(data)
+
+    def tensor(self) -> Tensor:
+        """Wait until the bytes are sent, and emit the instruction that uses them."""
+        tensor = upload(self._upload, self._type, self._session)
+        return tensor if self._dtype is None else cast(tensor, self._dtype)
+
+
+def _begin_upload(array: Any) -> Tensor | ArrayUpload:
+    large = getattr(array, "nbytes", 0) >= MIN_BACKGROUND_BYTES
+    return ArrayUpload(array) if large and connect.session().uploads.may_use_background else as_tensor(array)
+
+
+def _tensor(x: Any) -> Tensor:
+    return x.tensor() if isinstance(x, ArrayUpload) else as_tensor(x)
+
+
+def _convert(batch: Any, convert: Callable[[Any], Any]) -> Any:
+    """The same structure, with ``convert`` applied to its arrays."""
+    if isinstance(batch, Tensor):
         return batch
     if isinstance(batch, dict):
-        return {key: upload_batch(value) for key, value in batch.items()}
+        return {key: _convert(value, convert) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(upload_batch, batch))
+        return type(batch)(*[_convert(value, convert) for value in batch])
     if isinstance(batch, list | tuple):
-        return type(batch)(map(upload_batch, batch))
-    return as_tensor(batch)
+        return type(batch)([_convert(value, convert) for value in batch])
+    return convert(batch) if isinstance(batch, ArrayUpload) or hasattr(batch, "__array__") else batch

@@ -20,13 +20,14 @@ CLIENT = """
     import numpy as np
     from gt.client.stream import templates
     from gt.client.stream.connect import session
+    from gt.data import batches_ahead
 
     templates.MAX_TEMPLATES = 2  # so that fragments are forgotten all the time
     large, lengths = np.ones(700_000, dtype=np.float32), itertools.cycle((5, 6, 7, 8))
     last = gt.zeros(2)
 
     def act():
-        '''Upload two chunks, free tensors, run and forget fragments, read values.'''
+        '''Upload chunks at once and in the background, free tensors, run and forget fragments, read values.'''
         x = gt.tensor(large)
         for _ in range(2):
             y = gt.ones(2)
@@ -34,6 +35,8 @@ CLIENT = """
                 y = y + 1
             last.copy_(y)
             y.sum().item()
+        for x in batches_ahead([large] * 2, 1, lambda: True):  # in the background
+            pass
         assert x[-1].item() == 1
 
     def turn_is_free(link, results):

@@ -17,7 +17,7 @@ from gt.errors import ShapeError
 from gt.ops import OPS, sign
 from gt.types import BYTES, DTYPES, TensorType
 from gt.wire import event_messages, link_messages, messages, recovery_messages, transfers
-from gt.wire.codec import MAX_ATTRIBUTE_DEPTH, BadFrame, Decode, definition, encode, signature_of
+from gt.wire.codec import MAX_ATTRIBUTE_DEPTH, BadFrame, Decode, bytes_weight, definition, encode, signature_of
 from gt.wire.messages import Submit, ToClient, ToDispatcher, ToWorker
 from gt.wire.shared import SharedRing, SharedRings
 from gt.wire.structures import Definition, SharedRange
@@ -270,6 +270,14 @@ def test_any_definition_is_a_signature_or_bad(op: str, attrs: dict[str, Any], in
     assert definition(FIRST_CODE, signature)
 
 
+@pytest.mark.parametrize(
+    ("words", "weight"),
+    [([], 0), ([5, -3, 2.5, True, float("inf"), -(2**63)], 0), ([b""], 0), ([7, b"x" * 80, 1.0, b"y" * 17], 12)],
+)
+def test_bytes_weigh_by_their_length(words: list[Any], weight: int) -> None:
+    assert bytes_weight(words) == weight
+
+
 def test_an_instruction_too_wide_for_the_dispatcher_fails_in_the_client() -> None:
     x = TensorType((MAX_INSTRUCTION_WORDS,))
     wide = sign(OPS["split"], (("sizes", (1,) * MAX_INSTRUCTION_WORDS), ("dim", 0)), (x,))
@@ -285,8 +293,8 @@ SIZE = 256
 class Model:
     """The ring as a list of bytes; each byte belongs to one chunk or to none."""
 
-    def __init__(self) -> None:
-        self.ring, self.reader = SharedRing(SIZE), SharedRings()
+    def __init__(self, limit: int = SIZE) -> None:
+        self.ring, self.reader, self.limit = SharedRing(SIZE, limit), SharedRings(), limit
         self.pending: list[tuple[SharedRange, bytes]] = []
         self.count = 0
 
@@ -295,12 +303,12 @@ class Model:
         data = bytes((self.count + i) % 251 for i in range(nbytes))
         memory = self.ring.put(memoryview(data))
         if memory is None:
-            assert nbytes > SIZE or self.pending, "an empty ring accepts every chunk that fits"
-            assert nbytes > SIZE // 2 or self._used() + 2 * nbytes > SIZE // 2, "there was room"
+            assert nbytes > self.limit or self.pending, "an empty ring accepts every chunk that fits"
+            assert nbytes > self.limit // 2 or self._used() + 2 * nbytes > self.limit // 2, "there was room"
             return
         taken = {i for p, d in self.pending for i in range(p.offset, p.offset + len(d))}
         assert not taken & set(range(memory.offset, memory.offset + nbytes)), "chunks overlap"
-        assert 0 <= memory.offset <= memory.offset + nbytes <= SIZE
+        assert 0 <= memory.offset <= memory.offset + nbytes <= self.limit
         self.pending.append((memory, data))
 
     def _used(self) -> int:
@@ -322,6 +330,27 @@ def test_chunks_never_overlap(steps: list[int | None]) -> None:
     while model.pending:
         model.take()
     model.put(SIZE)
+    assert model.pending, "an empty ring accepts every chunk that fits"
+    model.take()
+    model.ring.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(1, 90) | st.none() | st.integers(-SIZE - 50, -1), max_size=60))
+def test_a_ring_grows_at_any_time(steps: list[int | None]) -> None:
+    """A negative number is a new size."""
+    model = Model(limit=50)
+    for step in steps:
+        if step is None:
+            model.take()
+        elif step < 0:
+            model.ring.grow(-step)
+            model.limit = max(model.limit, min(-step, SIZE))
+        else:
+            model.put(step)
+    while model.pending:
+        model.take()
+    model.put(model.limit)
     assert model.pending, "an empty ring accepts every chunk that fits"
     model.take()
     model.ring.close()
@@ -464,6 +493,43 @@ def test_all_bytes_arrive(short: None, sizes: list[int], shared: list[bool], rng
                 target.add(chunk.offset, data)
                 channel.acknowledge(whose)
         assert bytes(buffer) == value
+    channel.close()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.integers(1, 250), st.sampled_from([0, 60, 400]), st.booleans()), min_size=1, max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_all_bytes_of_alternating_values_arrive(short: None, values: list[tuple[int, int, bool]], rng: Any) -> None:
+    """Values with chunks of several sizes, sent in turns through one channel that grows."""
+    channel, reader, wire = Channel(max_ring_bytes=300), SharedRings(), []
+    sending = []
+    for number, (nbytes, chunk_bytes, shared) in enumerate(values):
+        value, buffer = rng.randbytes(nbytes), bytearray(nbytes)
+        outgoing = Outgoing(number, memoryview(value), channel, shared, min(chunk_bytes, 100))
+        sending.append((outgoing, Incoming(memoryview(buffer)), value, buffer))
+    while wire or not all(outgoing.all_sent for outgoing, *_ in sending):
+        outgoing, incoming, *_ = rng.choice(sending)
+        chunk = next(outgoing.ready(), None)
+        if chunk is not None:
+            wire.append((outgoing.value, chunk, incoming))
+        if wire and (chunk is None or rng.random() < 0.3):
+            number, chunk, target = wire.pop(0)
+            target.add(chunk.offset, chunk.data if chunk.memory is None else reader.read(chunk.memory, chunk.nbytes))
+            channel.acknowledge(number)
+    assert all(bytes(buffer) == value for _, _, value, buffer in sending)
+    channel.close()
+
+
+def test_two_of_the_largest_values_fit_wherever_the_first_begins(short: None) -> None:
+    channel = Channel(max_ring_bytes=1000)
+    for number in range(20):
+        assert len(list(Outgoing(number, memoryview(bytes(200)), channel, True, 400).ready())) == 1
+        if number:
+            channel.acknowledge(number - 1)
+    assert channel._ring is not None
+    assert channel._ring._limit == 600
     channel.close()
 
 

@@ -18,6 +18,7 @@ from gt.dispatcher.recovery.program_log import QueuedChunk
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
 from gt.wire.messages import Chunk, ChunkTaken, FailureReport, Notice
+from gt.wire.words import DROPPED
 
 #: The most notices from workers that are passed on to one client.
 MAX_WORKER_NOTICES = 3
@@ -88,6 +89,8 @@ class Relay:
             self._delivery.send(home, replace(m, client=client.id), rest)
         else:
             self._delivery.send(client, ChunkTaken(m.transfer, m.nbytes))
+        if m.offset == DROPPED:
+            client.transfers.pop(m.transfer, None)
 
     def chunk_taken_by_worker(self, worker: WorkerState, m: ChunkTaken, rest: object) -> None:
         """A worker has taken a chunk. Others may wait in the queue for that."""

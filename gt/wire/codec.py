@@ -76,6 +76,15 @@ def announced_weight(definitions: list[Definition], fragments: list[Fragment]) -
     return sum([len(encode(d)) for d in definitions]) + sum([len(encode(f)) for f in fragments]) // 4
 
 
+def bytes_weight(words: list[Any]) -> int:
+    """What bytes among these words weigh beyond a word each. `sum` is the quickest way to see that there are none."""
+    try:
+        sum(words)
+    except TypeError:
+        return sum([len(word) >> 3 for word in words if type(word) is bytes])
+    return 0
+
+
 def signature_of(definition: Definition) -> Signature:
     """The signature that a definition describes. Raises BadFrame if it is not valid.
 

@@ -31,9 +31,10 @@ DISPATCHER_COLUMNS = ("worker", "execute", "serial", "received", "started", "end
 DISPATCHER = -1
 #: A listener reports this many batches together, in one `BatchTaken`.
 TAKEN_TOGETHER = 16
-#: Families in `shares` beside those of ops: the dispatcher's own work; moves, which run beside the instructions; waits
-#: for moves.
-DISPATCHING, TRANSFER, WAITING = "dispatcher", "transfer", "waiting"
+#: Families in `shares` beside those of ops: the dispatcher's own work; moves, which run beside the instructions; those
+#: that end on the device, so that waits for them are not seen; waits for moves.
+DISPATCHING, TRANSFER, DEVICE_TRANSFER, WAITING = "dispatcher", "transfer", "transfer on the device", "waiting"
+TRANSFERS = (TRANSFER, DEVICE_TRANSFER)
 
 
 class Listen(Message, frozen=True, array_like=True, tag=True):

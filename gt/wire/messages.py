@@ -7,8 +7,8 @@
 
 The dispatcher also sends Welcome, Refusal and Heartbeat to both. *Values* are ValueInline, ValueChunk, Checked and
 NoValue. `gt.wire.event_messages` has the messages of the event stream, `recovery_messages` those of recovery, and
-`link_messages` those that measure links. A viewer receives what a client may receive.
-`ToDispatcher`, `ToClient` and `ToWorker` at the end list everything that each role may receive.
+`link_messages` those that measure links. `ToDispatcher`, `ToClient` and `ToWorker` at the end list everything that each
+role may receive. A viewer receives what a client may receive.
 
 `Submit.stream` is the client's program; `gt.wire.words` describes its words.
 
@@ -119,7 +119,7 @@ class Chunk(Message, frozen=True, array_like=True, tag=True):
     """A chunk of a large tensor for a worker. Without ``memory``, the next frame holds its bytes."""
 
     transfer: int
-    offset: int
+    offset: int  #: DROPPED: no instruction will use this transfer
     nbytes: int
     #: the bytes of the whole tensor
     total: int
@@ -262,11 +262,11 @@ class Answer(Message, frozen=True, array_like=True, tag=True):
 
 
 class Roster(Message, frozen=True, array_like=True, tag=True):
-    """Workers joined, or are gone. `Welcome` lists those that are there: the whole list for each change would take
-    quadratic time while many join."""
+    """Workers joined, with these settings on, or are gone. Sending all of them for each change would take too long."""
 
     joined: list[WorkerInfo]
     gone: list[int]
+    settings: list[str] = []
 
 
 class Admit(Message, frozen=True, array_like=True, tag=True):

@@ -18,6 +18,7 @@ import os
 from collections import deque
 from functools import cache
 
+from gt.wire.copying import copy_bytes
 from gt.wire.structures import SharedRange
 
 
@@ -63,10 +64,14 @@ def _process_namespace() -> str:
 
 
 class SharedRing:
-    """The sender's side. One thread may put while another releases."""
+    """The sender's side. One thread may put while another releases.
 
-    def __init__(self, size: int) -> None:
+    ``size`` is the size of the memory file. No more than ``limit`` bytes of it are used, so that no more are allocated.
+    """
+
+    def __init__(self, size: int, limit: int | None = None) -> None:
         self.size = size
+        self._limit = size if limit is None else min(limit, size)
         self.name = f"gt-{os.urandom(16).hex()}"
         self._fd = os.memfd_create(self.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)
@@ -76,13 +81,17 @@ class SharedRing:
         #: (start, length) of each chunk in use, oldest first; a chunk never wraps around the end
         self._used: deque[tuple[int, int]] = deque()
 
+    def grow(self, nbytes: int) -> None:
+        """Use this many bytes, or as many as there are."""
+        self._limit = max(self._limit, min(nbytes, self.size))
+
     def put(self, data: memoryview) -> SharedRange | None:
         """Copy the bytes into the ring; None if there is no room until a chunk is released."""
         offset = self._free_offset(data.nbytes)
         if offset is None:
             return None
         self._used.append((offset, data.nbytes))
-        self._view[offset : offset + data.nbytes] = data
+        copy_bytes(self._view[offset : offset + data.nbytes], data)
         return self.range(offset)
 
     def range(self, offset: int) -> SharedRange:
@@ -97,11 +106,11 @@ class SharedRing:
         """An offset with room for this many bytes; None if there is no room."""
         used = list(self._used)  # another thread may release meanwhile; the next call sees it
         if not used:
-            return 0 if nbytes <= self.size else None
+            return 0 if nbytes <= self._limit else None
         tail, (start, length) = used[0][0], used[-1]
         head = start + length
-        if start >= tail:  # free: from the head to the end of the memory, and from its beginning to the tail
-            if head + nbytes <= self.size:
+        if start >= tail:  # free: from the head to the limit, and from its beginning to the tail
+            if head + nbytes <= self._limit:
                 return head
             return 0 if nbytes < tail else None
         return head if head + nbytes < tail else None

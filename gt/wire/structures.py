@@ -164,6 +164,8 @@ class EventName(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int
     #: the workers that take part in a move
     members: tuple[int, ...] = ()
+    #: whether the move ends on the device, later than its event: nobody on the host sees that, nor waits for it
+    ends_on_device: bool = False
 
 
 class HotSection(msgspec.Struct, frozen=True, array_like=True):

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gt.wire.copying import copy_bytes
 from gt.wire.shared import SharedRing
 from gt.wire.structures import SharedRange
 from gt.wire.words import CHUNK_BYTES, MAX_UNACKNOWLEDGED_BYTES, SHARED_CHUNK_BYTES, SHARED_RING_BYTES
@@ -30,21 +31,29 @@ class Channel:
     ``value`` is the number of a transfer, or of the request for a value.
 
     One thread may send while another acknowledges. They change no counter that both use.
+
+    ``max_ring_bytes``: the shared memory grows up to this size, so that two values fit, wherever the first begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_ring_bytes: int = 0) -> None:
+        self._max_ring_bytes = max_ring_bytes
         #: (value, bytes, whether it is in shared memory) of each unacknowledged chunk, oldest first
         self._unacknowledged: deque[tuple[int, int, bool]] = deque()
         self._ring: SharedRing | None = None
         #: how many chunks were acknowledged so far
         self.acknowledged = 0
 
-    def put(self, value: int, data: memoryview, offset: int, shared: bool) -> NextChunk | None:
-        """The chunk that begins at ``offset``; None if there is no room until a chunk is acknowledged."""
-        memory, chunk = None, data[offset : offset + (SHARED_CHUNK_BYTES if shared else CHUNK_BYTES)]
+    def put(self, value: int, data: memoryview, offset: int, nbytes: int, shared: bool) -> NextChunk | None:
+        """At most ``nbytes`` from ``offset`` on; None if there is no room until a chunk is acknowledged."""
+        memory, chunk = None, data[offset : offset + nbytes]
         if shared:
-            self._ring = self._ring or SharedRing(SHARED_RING_BYTES)
-            memory = self._ring.put(chunk)
+            ring = self._ring
+            if ring is None:
+                ring = SharedRing(max(SHARED_RING_BYTES, self._max_ring_bytes), SHARED_RING_BYTES)
+                self._ring = ring
+            if self._max_ring_bytes:
+                ring.grow(3 * data.nbytes)
+            memory = ring.put(chunk)
             if memory is None:
                 return None
         elif self._bytes_in_frames() >= MAX_UNACKNOWLEDGED_BYTES:
@@ -78,13 +87,14 @@ class Channel:
 
 
 class Outgoing:
-    """One value that is being sent."""
+    """One value that is being sent. ``chunk_bytes``: the size of chunks in shared memory."""
 
-    def __init__(self, value: int, data: memoryview, channel: Channel, shared: bool) -> None:
+    def __init__(self, value: int, data: memoryview, channel: Channel, shared: bool, chunk_bytes: int = 0) -> None:
         #: a number: its transfer, or the request for it
         self.value = value
         self.data, self.channel, self.shared = data, channel, shared
         self.total = data.nbytes
+        self._chunk_bytes = (chunk_bytes or SHARED_CHUNK_BYTES) if shared else CHUNK_BYTES
         self._offset = 0
 
     @property
@@ -94,7 +104,7 @@ class Outgoing:
     def ready(self) -> Iterator[NextChunk]:
         """Yield chunks until all are sent, or until the receiver must acknowledge some first."""
         while not self.all_sent:
-            chunk = self.channel.put(self.value, self.data, self._offset, self.shared)
+            chunk = self.channel.put(self.value, self.data, self._offset, self._chunk_bytes, self.shared)
             if chunk is None:
                 return
             self._offset += chunk.nbytes
@@ -112,7 +122,7 @@ class Incoming:
         """Raises ValueError if this is not the next chunk."""
         if offset != self._filled or offset + data.nbytes > self._buffer.nbytes:
             raise ValueError(f"chunk {offset}+{data.nbytes} does not follow {self._filled} of {self._buffer.nbytes}")
-        self._buffer[offset : offset + data.nbytes] = data
+        copy_bytes(self._buffer[offset : offset + data.nbytes], data)
         self._filled += data.nbytes
 
     @property

@@ -57,8 +57,14 @@ MAX_FRAGMENT_WORDS, MAX_FRAGMENTS = 1 << 14, 256
 MAX_INLINE_BYTES = 64 << 10
 #: A chunk in a frame is small, so that control messages do not wait long behind it. One in shared memory may be larger.
 CHUNK_BYTES, SHARED_CHUNK_BYTES = 1 << 20, 8 << 20
-#: The bytes that may be sent in frames before the receiver acknowledges some; the size of the shared memory.
-MAX_UNACKNOWLEDGED_BYTES, SHARED_RING_BYTES = 8 << 20, 64 << 20
+#: Those of a thread in the background are larger: after each it may wait milliseconds for Python's lock.
+BACKGROUND_CHUNK_BYTES = 64 << 20
+#: The offset of a chunk without bytes that ends a transfer which no instruction will use.
+DROPPED = -1
+#: The bytes that may be sent in frames before the receiver acknowledges some.
+MAX_UNACKNOWLEDGED_BYTES = 8 << 20
+#: The size of the shared memory. For values that a client sends it grows to three times the largest, up to the second.
+SHARED_RING_BYTES, MAX_SHARED_RING_BYTES = 64 << 20, 256 << 20
 
 Word = int | float | bool | bytes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gt.wire.messages import Chunk, ChunkTaken
 from gt.wire.shared import SharedRings
 from gt.wire.transfers import Incoming
+from gt.wire.words import DROPPED
 from gt.worker.engines import Engine
 from gt.worker.outbox import WorkerOutbox
 from gt.worker.space import ClientSpace
@@ -18,7 +19,10 @@ class UploadReceiver:
     def receive(self, space: ClientSpace, m: Chunk, data: memoryview | None) -> None:
         """Take a chunk and acknowledge it. An error is kept for the instruction that uses the value."""
         try:
-            self._add(space, m, data)
+            if m.offset == DROPPED:
+                space.transfers.pop(m.transfer, None)
+            else:
+                self._add(space, m, data)
         except (OSError, ValueError, OverflowError, MemoryError) as error:
             # the traceback would keep the memory alive
             space.transfers[m.transfer] = error.with_traceback(None)

@@ -128,6 +128,13 @@ def _name_of(dtype: Any) -> str:
 
 def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
     """A tensor with the values of a numpy array. The array may change afterwards."""
+    data, type = array_bytes(array, dtype)
+    tensor = upload(data, type, connect.session())
+    return tensor if dtype is None else cast(tensor, dtype)
+
+
+def array_bytes(array: Any, dtype: DType | None) -> tuple[memoryview, TensorType]:
+    """The bytes of a numpy array, in this dtype if numpy has it, and the type of a tensor of them."""
     import numpy as np
 
     name = before = _name_of(array.dtype)
@@ -139,8 +146,7 @@ def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
     with nullcontext() if name == before else np.errstate(all="ignore"):
         plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
     data = plain.view(np.uint8).data if plain.size else memoryview(b"")
-    tensor = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())
-    return tensor if dtype is None else cast(tensor, dtype)
+    return data, TensorType(array.shape, DTYPES[name])
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 from gt.client.stream import configuration, scope, sites
 from gt.client.stream.session import Session
 from gt.client.stream.signatures import Coded
+from gt.client.stream.uploads import BackgroundUpload
 from gt.client.tensor import tape
 from gt.client.tensor.element_reads import element
 from gt.client.tensor.operands import MAX_INT, MIN_INT, number_type, operand_error, session_error, session_of, words_of
@@ -251,7 +252,7 @@ def uploading() -> AbstractContextManager[None]:
 
 
 @deferred
-def upload(data: memoryview, type: TensorType, session: Session) -> Tensor:
+def upload(data: memoryview | BackgroundUpload, type: TensorType, session: Session) -> Tensor:
     """A tensor of these bytes; they may change as soon as this returns."""
     attrs = (("shape", type.shape), ("dtype", type.dtype.name))
     # The code first: defining it may flush the outbox, and the bytes must be counted with the words they are sent with.

@@ -11,6 +11,7 @@ import hashlib
 import struct
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils.data import _utils
 from gt.client.stream import connect
 from gt.client.tensor import random_state
 from gt.client.tensor.tensor import Tensor
-from gt.data import to_device
+from gt.data import batches_ahead, loads_in_processes
 from gt.errors import ClusterError
 from gt.functions.joining import stack
 
@@ -152,16 +153,14 @@ class DataLoader(_Seeded, torch_data.DataLoader):  # type: ignore[type-arg]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # in this process the next sample is read when it is needed, as in torch; others are ahead in any case
-        return iter(to_device(self._batches(), ahead=2 if self.num_workers else 0))
+        return batches_ahead(self._batches(), 2 if self.num_workers else 0, lambda: loads_in_processes(self))
 
     def _batches(self) -> Iterator[Any]:
         try:
-            first = True
-            for batch in super().__iter__():
-                yield batch
-                first = False
+            batches = super().__iter__()
+            yield from islice(batches, 1)
         except ClusterError as error:
-            if not first or not any(reason in str(error) for reason in (_NO_TENSORS, connect.FORKED)):
+            if not any(reason in str(error) for reason in (_NO_TENSORS, connect.FORKED)):
                 raise
             warnings.warn(
                 f"DataLoader(num_workers={self.num_workers}): the dataset has tensors of GT, which belong to this "
@@ -169,7 +168,8 @@ class DataLoader(_Seeded, torch_data.DataLoader):  # type: ignore[type-arg]
                 stacklevel=3,
             )
             self.num_workers, self.prefetch_factor = 0, None
-            yield from super().__iter__()
+            batches = super().__iter__()
+        yield from batches
 
 
 def _seed_torch(seed: int) -> None:
