@@ -268,7 +268,7 @@ class Dispatcher:
         self.inspections.log(f"worker {id} connected ({m.device}, {m.backend}, pid {m.pid})")
         self.topology.joined(worker)
         self.listeners.worker_joined(worker)
-        self._announce(Roster([info], []))
+        self._announce(Roster([info], [], sorted(worker.settings)))
         self._schedule()
 
     def _roster(self) -> list[WorkerInfo]:

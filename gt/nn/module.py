@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from gt.client.grad.handles import RemovableHandle
-from gt.client.grad.leaves import clear_grad, requires_grad_
+from gt.client.grad.leaves import clear_grads, requires_grad_
 from gt.client.stream import configuration, recorder
 from gt.client.tensor import placing
 from gt.client.tensor.arguments import dtype_of
@@ -262,8 +262,7 @@ class Module:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of all parameters, or set them to zeros."""
-        for p in self.parameters():
-            clear_grad(p, set_to_none)
+        clear_grads(self.parameters(), set_to_none)
 
     def to(
         self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, memory_format: Any = None

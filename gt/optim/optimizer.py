@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from gt.client.grad.backward import enable_grad, is_leaf
 from gt.client.grad.handles import RemovableHandle, in_list
-from gt.client.grad.leaves import clear_grad
+from gt.client.grad.leaves import clear_grads
 from gt.client.stream import recorder
 from gt.client.tensor import rebalancing
 from gt.client.tensor.multi_tensor import call_into_many
@@ -101,15 +101,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of all parameters, or set them to zeros."""
-        drop = set_to_none and recorder.active is None
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p._grad is None:
-                    continue
-                if drop:
-                    p._grad = None
-                else:
-                    clear_grad(p, set_to_none)
+        clear_grads((p for group in self.param_groups for p in group["params"]), set_to_none)
 
     # -- a step ----------------------------------------------------------------------------
 

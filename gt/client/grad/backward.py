@@ -58,7 +58,7 @@ def backward(
     input_of = None if inputs is None else {_edge_of(x): x for x in _as_list(inputs)}
     session = next((x._cell.session for x in _as_list(tensors)), None)
     if session is not None:
-        session.outbox.cut_if_long()
+        session.outbox.before_backward()
     targets = set(input_of) if input_of is not None else None
 
     def receive(edge: Edge, g: Tensor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gt.client.stream import configuration, recorder
 from gt.client.tensor.emit import current
 from gt.client.tensor.relocation import place_by
@@ -49,6 +51,19 @@ def detach_(x: Tensor) -> Tensor:
         raise GradError("Can't detach views in-place; use x.detach()")
     _leave_tape(x)
     return x
+
+
+def clear_grads(params: Iterable[Tensor], set_to_none: bool) -> None:
+    """Remove the gradients of parameters, or write zeros into them. Right after an optimizer step this belongs to the
+    step: its fragment need not keep them then."""
+    params = [p for p in params if p._grad is not None or recorder.active is not None]
+    outbox = params[0]._cell.session.outbox if params else None
+    if outbox is not None:
+        outbox.before_clearing()
+    for p in params:
+        clear_grad(p, set_to_none)
+    if outbox is not None:
+        outbox.after_clearing()
 
 
 def clear_grad(p: Tensor, set_to_none: bool) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,11 +25,12 @@ from gt.client.stream.predicted_reads import PredictedReads
 from gt.client.stream.recorder import Recorder
 from gt.client.stream.replies import Replies
 from gt.client.stream.server_connection import ServerConnection
-from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS, Template, Templates
+from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MAX_WHOLE_WORDS, MIN_FORWARD_WORDS, Template, Templates
+from gt.client.stream.training_steps import TrainingSteps
 from gt.errors import GtError, NoWorkers
 from gt.ops import Signature
 from gt.wire import interrupts
-from gt.wire.codec import announced_weight, definition, encode
+from gt.wire.codec import announced_weight, bytes_weight, definition, encode
 from gt.wire.messages import Cancel, Configure, Submit
 from gt.wire.structures import Definition
 from gt.wire.words import MAX_FRAGMENT_WORDS, MAX_SUBMIT_WORDS, RESET, WINDOW_WORDS
@@ -51,6 +51,7 @@ class Outbox:
         self._connection, self.templates, self._replies = connection, templates, replies
         #: values that are requested with the fragments that make them
         self.predictions = PredictedReads(replies, templates)
+        self.training = TrainingSteps()
         self.words: list[Any] = []
         #: adds the words of an instruction; `gt.client.grad.pass_form` replaces it while it records a backward pass
         self.extend: Callable[[Iterable[Any]], None] = self.words.extend
@@ -78,10 +79,6 @@ class Outbox:
         self._inline = self._extra = 0
         #: (submissions, words) when the background thread last checked, and how often they were the same
         self._last_check, self._same_count = (0, 0), 0
-        #: calls of `backward` since the last optimizer step, and between the two steps before
-        self._backwards = self._backwards_per_step = 0
-        #: when the last optimizer steps and `gt.step` were, in nanoseconds
-        self.steps: deque[int] = deque(maxlen=2)
         #: notes what a function does while `gt.compile` records it
         self.recorder: Recorder | None = None
         self._next_compiled_id = FIRST_COMPILED_ID
@@ -231,19 +228,38 @@ class Outbox:
     def after_backward(self) -> None:
         """Share, unless an optimizer step is expected next. Both are one fragment then, in which gradients move between
         workers while the rest is computed."""
-        self._backwards += 1
-        if self._backwards != self._backwards_per_step:
+        if not self.training.after_backward():
             self.cut()
 
     def after_step(self) -> None:
-        """Share after an optimizer step, and remember how many calls of `backward` came before it."""
-        self._backwards_per_step, self._backwards = self._backwards, 0
-        self.steps.append(time.perf_counter_ns())
-        self.cut()
+        """Share after an optimizer step, or after the gradients are cleared if that is expected next: they are results
+        of the fragment otherwise, which are written to memory."""
+        if not self.training.after_step(len(self.words) + self.templates.submitted):
+            self._end_step()
+        self.training.note_position(self.serial, len(self.words))
 
-    def cut_if_long(self) -> None:
+    def before_clearing(self) -> None:
+        """Gradients are about to be cleared."""
+        self.training.before_clearing(self.serial, self.words)
+
+    def after_clearing(self) -> None:
+        if self.training.open:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        training, templates = self.training, self.templates
+        training.open = False
+        if training.whole(self._connection.workers):
+            templates.max_whole_words = MAX_FRAGMENT_WORDS
+        self.cut()
+        templates.max_whole_words = MAX_WHOLE_WORDS
+        if training.end_step():
+            with self.lock:
+                templates.forget()  # what is known of a part would end the step there
+
+    def before_backward(self) -> None:
         """Share if there are enough words that workers should begin with them now."""
-        if len(self.words) >= MIN_FORWARD_WORDS:
+        if len(self.words) >= MIN_FORWARD_WORDS and not self.training.whole(self._connection.workers):
             self.cut()
 
     def _cut(self, rest: tuple[Any, ...]) -> None:
@@ -270,6 +286,8 @@ class Outbox:
 
     def flush(self) -> None:
         """Submit all words. Before that, wait while too many submitted words are not finished."""
+        if self.training.open:
+            self._end_step()
         self._wait_for_credit()
         self._submit()
 
@@ -359,7 +377,7 @@ class Outbox:
             submitted, definitions, fragments = words[:count], self._definitions[:], self.templates.unannounced[:]
             stream = [*[-id for id in freed_between[:freed]], *submitted] if freed else submitted
             # counted from the words themselves: another thread may be in the middle of emitting
-            weight = len(stream) + self._extra + sum([len(word) >> 3 for word in stream if type(word) is bytes])
+            weight = len(stream) + self._extra + bytes_weight(stream)
             if definitions or fragments:
                 weight += announced_weight(definitions, fragments)
             frames = [encode(Submit(self.serial + 1, definitions, stream, weight, fragments))]

@@ -25,7 +25,7 @@ from gt.client.stream.replies import Replies
 from gt.client.stream.server_connection import RecoveryOptions, ServerConnection
 from gt.client.stream.signatures import Signatures
 from gt.client.stream.templates import Templates
-from gt.client.stream.uploads import Uploads
+from gt.client.stream.uploads import BackgroundUpload, Uploads
 from gt.errors import ClusterError, CompileError, ConnectionLost, Refused
 from gt.ops import Signature
 from gt.say import warn
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from gt.launch.dashboard import DashboardProcess
 
 #: The settings with which workers compile what is repeated.
-COMPILING = frozenset(("GT_AUTO_COMPILE", "GT_COMPILE"))
+AUTO_COMPILE = "GT_AUTO_COMPILE"
+COMPILING = frozenset((AUTO_COMPILE, "GT_COMPILE"))
 #: What a line about a long wait adds if the cause may be the compiler.
 MAY_COMPILE = "; a first run of compiled code is not finished: workers may be compiling it, which takes long"
 
@@ -71,8 +72,8 @@ class Session:
         configuration.prepare()
         #: this client's number; 0 until the server has sent it
         self.id = 0
-        #: the names of the settings that were on in the server or in a worker when this client connected
-        self.settings_on_server: list[str] = []
+        #: the names of the settings that are on in the server or in a worker
+        self.settings_on_server: set[str] = set()
         self.connection = connection = ServerConnection(name)
         by_code: dict[int, Signature] = {}
         self.failures = failures = Failures()
@@ -113,6 +114,7 @@ class Session:
     def read(self, id: int, type: TensorType) -> Any:
         """The bytes of a tensor's value, in new memory. Raises the error of the instruction that failed."""
         outbox = self.outbox
+        outbox.training.read = True
         if outbox.recorder is not None:
             self._read_while_recording()
         request = self.replies.expect(PendingValue(type.nbytes))
@@ -131,6 +133,7 @@ class Session:
     def read_result(self, id: int, type: TensorType) -> Any:
         """`read` for a tensor that was never written in place. Its value may have been requested before."""
         outbox = self.outbox
+        outbox.training.read = True
         predictions = outbox.predictions
         request = predictions.claim(id) if outbox.recorder is None else 0
         predictions.read(id, type.nbytes)
@@ -164,8 +167,12 @@ class Session:
         if recorder.fullgraph:
             raise CompileError(f"gt.compile: {reason}")
 
-    def upload(self, data: memoryview) -> bytes | int:
+    def upload(self, data: memoryview | BackgroundUpload) -> bytes | int:
         """The word for these bytes in an instruction: the bytes themselves, or the number of a transfer."""
+        if isinstance(data, BackgroundUpload):
+            transfer = data.take()
+            self.connection.check_open()
+            return transfer
         if data.nbytes <= MAX_INLINE_BYTES:
             self.outbox.add_inline(data.nbytes)
             return bytes(data)
@@ -174,6 +181,12 @@ class Session:
         if self.uploads.quota_is_used(self.outbox.serial):
             self.outbox.flush()  # the server takes the value after the instructions that use those before it
         return self.uploads.send(data, self.outbox.serial)
+
+    def begin_upload(self, data: memoryview) -> BackgroundUpload:
+        """Send these bytes in the background, for a later `upload`. They must not change until then."""
+        self.connection.check_open()
+        self.connection.require_worker()
+        return self.uploads.send_in_background(data)
 
     def keep_program(self, options: RecoveryOptions) -> None:
         """Let the server keep the program, and run it again when a worker is lost. Before the first instruction."""
@@ -237,10 +250,15 @@ class Session:
         return self.id > 0
 
     def _welcome(self, m: Welcome, frames: object) -> None:
-        self.id, self.connection.workers, self.settings_on_server = m.id, m.workers, m.settings
+        self.id, self.connection.workers = m.id, m.workers
         self.signatures.limit(m.definitions)
-        self.outbox.predictions.may_cut = COMPILING.isdisjoint(m.settings)
         self.uploads.limit = m.transfers
+        self._add_settings(m.settings)
+
+    def _add_settings(self, names: list[str]) -> None:
+        self.settings_on_server |= set(names)
+        self.outbox.predictions.may_cut = COMPILING.isdisjoint(self.settings_on_server)
+        self.outbox.training.compiling = AUTO_COMPILE in self.settings_on_server
 
     def _refused(self, m: Refusal, frames: object) -> None:
         self.connection.end(Refused(f"the server refused this connection: {m.reason}"))
@@ -268,6 +286,7 @@ class Session:
                 self.connection.replaced.update(m.gone)
             workers = [worker for worker in workers if worker.id not in m.gone]
         self.connection.workers = [*workers, *m.joined]
+        self._add_settings(m.settings)
 
     def _restarted(self, m: Restarted, frames: object) -> None:
         """A worker was lost, and the server runs the program again: these reads get their values from the beginning,

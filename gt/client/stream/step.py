@@ -36,4 +36,4 @@ def cut() -> None:
     session = connected()
     if session is not None and session.connection.ended is None:
         session.outbox.cut()
-        session.outbox.steps.append(time.perf_counter_ns())
+        session.outbox.training.ended.append(time.perf_counter_ns())

@@ -49,7 +49,7 @@ class StepRecording:
         ended = time.perf_counter_ns()
         self.client.stop_listening()
         self.client.connection.waits = None
-        steps = [moment for moment in self.client.outbox.steps if moment >= self.begun]
+        steps = [moment for moment in self.client.outbox.training.ended if moment >= self.begun]
         begun, ended = (steps[0], steps[1]) if len(steps) == 2 else (self.begun, ended)
         waits = np.array(self.waits, dtype=np.int64).reshape(-1, 2) + self.offset
         span = begun + self.offset, ended + self.offset

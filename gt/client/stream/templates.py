@@ -38,7 +38,7 @@ MIN_WORDS = 12
 MIN_FORWARD_WORDS = 1024
 #: The most templates.
 MAX_TEMPLATES = 128
-#: A longer stretch is split into sections, unless it is to be compiled: one section runs while the next is emitted.
+#: `Templates.max_whole_words` as a rule, and the words of a section. One section runs while the next is emitted.
 MAX_WHOLE_WORDS, SECTION_WORDS = 4096, 1280
 #: A template is looked up by this many codes at its beginning.
 KEY_CODES = 4
@@ -115,6 +115,8 @@ class Templates:
 
     def __init__(self, by_code: dict[int, Signature]) -> None:
         self.enabled = os.environ.get("GT_TEMPLATES", "1") not in ("", "0")
+        #: a longer stretch is split into sections, unless it is to be compiled
+        self.max_whole_words = MAX_WHOLE_WORDS
         #: code -> its signature, kept by `gt.client.stream.signatures`
         self._by_code, self._next_number = by_code, 1
         #: (length, first codes) -> the templates with them
@@ -128,7 +130,8 @@ class Templates:
         self._match: tuple[Template, list[Any], int] | None = None
         #: the submissions of the stretch that is being emitted; None if it is too long for a fragment
         self._submissions: list[list[Any]] | None = []
-        self._sent = 0
+        #: how many words of it are submitted
+        self.submitted = 0
         #: the last submissions of the stretch, whatever its length
         self._last: deque[list[Any]] = deque(maxlen=PERIOD_SUBMISSIONS)
         #: the first id that the stretch may define
@@ -148,7 +151,7 @@ class Templates:
 
     def expected_length(self, words: list[Any], more: int = 0) -> int:
         """The length of a known stretch that begins like these words, and has at least ``more`` words more; else 0."""
-        if self._sent or not self.enabled or not self._lengths:
+        if self.submitted or not self.enabled or not self._lengths:
             return 0
         codes = self.first_codes(words)
         same_beginning = self._lengths.get(codes if len(codes) == KEY_CODES else codes[:1], ())
@@ -159,11 +162,11 @@ class Templates:
     @property
     def empty(self) -> bool:
         """Is nothing of the stretch submitted yet?"""
-        return not self._sent
+        return not self.submitted
 
     def matches(self, words: list[Any]) -> bool:
         """Does a template stand for exactly these words?"""
-        if self._sent or not self.enabled:
+        if self.submitted or not self.enabled:
             return False
         for template in self._templates.get((len(words), self.first_codes(words)), ()):
             if (run := template.match(words, self.base)) is not None:
@@ -173,11 +176,11 @@ class Templates:
 
     def sent(self, words: list[Any]) -> None:
         """These words of the stretch were submitted as they are."""
-        self._sent += len(words)
+        self.submitted += len(words)
         self._last.append(words)
         if self._submissions is not None and self.enabled:
             self._submissions.append(words)
-            if self._sent > MAX_FRAGMENT_WORDS:
+            if self.submitted > MAX_FRAGMENT_WORDS:
                 self._submissions = None
 
     # -- at its end ------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class Templates:
     def cut(self, words: list[Any], compile: bool) -> tuple[Template, list[Any]] | None:
         """End the stretch: the template of these words, and the words that run it. None: send these words."""
         length = len(words)
-        if self._sent or length < MIN_WORDS or length > MAX_FRAGMENT_WORDS:
+        if self.submitted or length < MIN_WORDS or length > MAX_FRAGMENT_WORDS:
             self._learn(words, compile)
             return None
         match, self._match = self._match, None
@@ -209,20 +212,20 @@ class Templates:
     def begin(self, base: int) -> None:
         """A new stretch begins; the ids it defines are at least ``base``."""
         self.base = base
-        self._submissions, self._sent = [], 0
+        self._submissions, self.submitted = [], 0
         self._last.clear()
         self._match = None
         self._next_search = self._first_search
 
     def _learn(self, words: list[Any], compile: bool) -> Template | None:
         """Keep a stretch that is seen for the first time; make a template of it the second time."""
-        length = self._sent + len(words)
+        length = self.submitted + len(words)
         if self._submissions is None or not MIN_WORDS <= length <= MAX_FRAGMENT_WORDS:
             return None
         submissions = [*self._submissions, words]
         key = length, self.first_codes(submissions[0])
         stretch = Candidate(submissions, self.base)
-        alike = [t for t in self._templates.get(key, ()) if t.compile == compile] if self._sent else ()
+        alike = [t for t in self._templates.get(key, ()) if t.compile == compile] if self.submitted else ()
         if any(t.match(stretch.words(), self.base) is not None for t in alike):
             return None
         template = self._template(stretch, compile, key)
@@ -232,7 +235,7 @@ class Templates:
 
     def _template(self, stretch: Candidate, compile: bool, key: Key) -> Template | None:
         """The template of a stretch, if an equal one was seen before; a long one gets a template for each section."""
-        whole = compile or key[0] <= MAX_WHOLE_WORDS
+        whole = compile or key[0] <= self.max_whole_words
         if not whole and self._begins_known(stretch.words(), key[1]):
             return None  # its sections were not recognised this time, because part of one was submitted too early
         kinds = self._candidates.take_equal(key, stretch)
@@ -328,6 +331,12 @@ class Templates:
             i += signature.width
         return tuple(codes)
 
+    def forget(self) -> None:
+        """Forget the stretches of this program, except those that are compiled at once."""
+        for template in [t for t in self._recent.values() if not t.compile]:
+            self._forget(self._recent.pop(template.number))
+        self._candidates.clear()
+
     def clear(self) -> None:
         """Forget everything: the codes have lost their meaning."""
         self._templates.clear()
@@ -343,9 +352,9 @@ class Templates:
 
     def find_period(self) -> int:
         """The number of words after which the submitted words repeat; 0 if they do not."""
-        if not self._last or self._sent < self._next_search or not self.enabled:
+        if not self._last or self.submitted < self._next_search or not self.enabled:
             return 0
-        self._next_search = (2 if len(self._last) <= OFTEN_SEARCHED else 4) * self._sent
+        self._next_search = (2 if len(self._last) <= OFTEN_SEARCHED else 4) * self.submitted
         words = joined(list(self._last))
         starts = self.instruction_starts(words)
         if starts is None:
