@@ -34,7 +34,7 @@ from benchmarks.core import environment, results
 from gt.client.stream import connect
 from gt.events.viewer import Viewer
 from gt.scripts.token import create_token
-from gt.wire.event_messages import DISPATCHER, TRANSFER, EventBatch
+from gt.wire.event_messages import DISPATCHER, TRANSFERS, EventBatch
 from gt.wire.identities import Quota
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -150,7 +150,7 @@ class Use:
 
     def add(self, batch: EventBatch) -> None:
         for family, count, ns, _ in batch.shares:
-            if family != TRANSFER:
+            if family not in TRANSFERS:
                 self.instructions += count
                 self.ns += ns
         self.last_us = batch.blocked_us

@@ -66,8 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         environment=environment.record({"gt": 0}),
     )
     folder = pathlib.Path(options.output_dir)
-    run_all(record, "Pipelines", {name: MEASUREMENTS[name](sizes, folder) for name in names})
-    return 0
+    return run_all(record, "Pipelines", {name: MEASUREMENTS[name](sizes, folder) for name in names})
 
 
 if __name__ == "__main__":

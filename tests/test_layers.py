@@ -41,15 +41,15 @@ PURE = {
         "hot/",
     ),
     "gt/wire": (
-        *("auth.py", "interrupts.py", "leased_connection.py", "leased_listener.py", "server_keys.py", "sockets.py"),
-        *("addresses.py", "transport.py", "unix.py"),
+        *("auth.py", "interrupts.py", "leases/", "server_keys.py", "sockets.py"),
+        *("addresses.py", "copying.py", "transport.py", "unix.py"),
     ),
     "gt/ops": ("nn/cross_entropy_gpu.py", "random/philox_compiled.py", "random/philox_gpu.py"),
 }
-#: The worker's core calls these through narrow interfaces, so what they import in turn is not the core's.
+#: The cores call these through narrow interfaces, so what they import in turn is not the core's.
 INTERFACES = (
     *("gt/worker/event_packing.py", "gt/worker/recording.py", "gt/worker/tracing.py"),
-    *("gt/worker/engines/", "gt/worker/collectives/", "gt/worker/hot/"),
+    *("gt/worker/engines/", "gt/worker/collectives/", "gt/worker/hot/", "gt/wire/copying.py"),
 )
 ROLES = ("client", "dispatcher", "worker")
 

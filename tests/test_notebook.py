@@ -220,6 +220,7 @@ CELLS = (
 def test_a_kernel(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells run in Jupyter's own kernel; what it sends is what a notebook shows."""
     import nbformat
+    from jupyter_core.utils import ensure_event_loop
     from nbclient import NotebookClient
 
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
@@ -234,9 +235,16 @@ def test_a_kernel(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
                 updates.append(message["content"]["data"]["text/html"])
             return super().process_message(message, cell, index)
 
-    Client(
-        notebook, timeout=120, startup_timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
-    ).execute()
+    try:
+        Client(
+            notebook,
+            timeout=120,
+            startup_timeout=120,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(ROOT)}},
+        ).execute()
+    finally:
+        ensure_event_loop().close()  # Jupyter leaves it open
     tensor, layout, read, dashboard, _ = (cell.outputs for cell in notebook.cells)
     assert "<b>float32[4,3]</b> · 48 B · worker 0" in tensor[0].data["text/html"]
     assert tensor[0].data["text/plain"].startswith("tensor([[1., 1., 1.]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gt.worker.collectives.backends import CONNECT_TIMEOUT_S
+from gt.worker.collectives.backends import CONNECT_TIMEOUT_S, _prepare_nccl
 from tests.support import plane_member as at
 from tests.support.plane_member import Member, everywhere
 from tests.support.processes import ROOT, wait_until
@@ -242,3 +243,15 @@ def test_closing_never_hangs(members: list[Member]) -> None:
     for member in members:
         assert member.alive
         member.kill()
+
+
+def test_a_variable_for_nccl_that_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the others are for is tested on a GPU, in tests/test_plane_gpu.py."""
+    for name in ("ASYNC_ERROR_HANDLING", "ENABLE_MONITORING", "DUMP_ON_TIMEOUT", "HIGH_PRIORITY"):
+        monkeypatch.setenv(f"TORCH_NCCL_{name}", "")
+        monkeypatch.delenv(f"TORCH_NCCL_{name}")
+    _prepare_nccl()
+    assert os.environ["TORCH_NCCL_HIGH_PRIORITY"] == "1"
+    monkeypatch.setenv("TORCH_NCCL_HIGH_PRIORITY", "0")
+    _prepare_nccl()
+    assert os.environ["TORCH_NCCL_HIGH_PRIORITY"] == "0"

@@ -54,6 +54,15 @@ def test_groups_of_both_kinds_beside_each_other(members: list[Member]) -> None:
     assert everywhere(members, at.finish_sum) == [[2.0 * group for group in groups]] * 2
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_an_array_is_written_once_the_device_has_waited(members: list[Member], backend: str) -> None:
+    """Over NCCL a collective is done when it is issued, and still reads its array."""
+    group = works(members, backend)
+    for _ in range(3):
+        wanted = [0.0, 0.0, 1.0, 1.0]
+        assert everywhere(members, at.gather_and_write, group, 2, 16 << 20) == [wanted] * 2
+
+
 def test_a_death_ends_what_a_stream_waits_for(members: list[Member]) -> None:
     group = works(members, "nccl")
     members[0].ask(at.start_sum, 0, group, 1.0, 1_000_000)

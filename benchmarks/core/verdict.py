@@ -123,6 +123,11 @@ def predicted(where: str) -> dict[str, Any]:
     return {"valid": False, "reasons": [reason], "unchecked": []}
 
 
+def failed(error: str, where: str) -> dict[str, Any]:
+    """The verdict on a figure that could not be measured."""
+    return {"valid": False, "reasons": [{"code": "failed", "message": error, "where": where}], "unchecked": []}
+
+
 def together(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One verdict over many: invalid if one of them is; unchecked is what one of them could not check."""
     all_verdicts = list(verdicts)

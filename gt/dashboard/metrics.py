@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_latest
 
 from gt.version import PROTOCOL, VERSION
-from gt.wire.event_messages import DISPATCHER, TRANSFER, EventBatch, Listening
+from gt.wire.event_messages import DISPATCHER, TRANSFERS, EventBatch, Listening
 
 #: the kinds of bytes of a worker's memory that the metrics show
 MEMORY_KINDS = ("used", "peak", "total")
@@ -47,7 +47,7 @@ class Metrics:
         self.hot.labels(worker).inc(batch.hot)
         self.dropped.labels(worker).inc(batch.dropped_events)
         for family, events, spent, nbytes in batch.shares:
-            if family == TRANSFER:
+            if family in TRANSFERS:
                 self.moved.labels(worker).inc(nbytes)
             else:
                 self.busy.labels(worker, family).inc(spent / 1e9)

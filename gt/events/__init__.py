@@ -7,8 +7,8 @@
     for event in table.events(): ...               # Event: worker, client, name, times, source line
 
 Workers record only while somebody listens. `breakdown.py` says where the time went, `log.py` and `perfetto.py` write
-files, `trace_file.py` reads them, `lanes.py` arranges them as a picture. This folder imports `gt.wire`, `gt.launch` and
-what is below, and numpy; it knows no role.
+files, `trace_file.py` reads them, `lanes.py` arranges them as a picture, `kernels.py` reads traces of kernels. This
+folder imports `gt.wire`, `gt.launch` and what is below, and numpy; it knows no role.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@
     idle                    nothing happens at all: the client waits, or says nothing, for a long time
 
 The shares of the workers are averaged, so all kinds together are the whole interval.
+
+Over NCCL a worker's GPU waits for a move, and the worker does not: the exposed communication is part of the time of the
+instruction that reads the result, and its own time is not known (`gt.events.kernels` finds it in a trace of kernels).
 """
 
 from __future__ import annotations
@@ -56,6 +59,8 @@ class Breakdown:
     #: worker -> when it waited for moves, and for other workers
     waiting: dict[int, Any] = field(default_factory=dict)
     bubbles: dict[int, Any] = field(default_factory=dict)
+    #: False: moves ended on GPUs, so exposed communication is part of compute
+    waits_known: bool = True
     #: kind of which all workers take part -> when it was
     gaps: dict[str, Any] = field(default_factory=dict)
 
@@ -69,12 +74,17 @@ class Breakdown:
     def lines_of_text(self) -> list[str]:
         """The breakdown, the critical path and what to do about it, for people."""
         text = [f"where {self.wall / 1e6:,.2f} ms went ({self.instructions:,} instructions, {self.hot:,} of them hot)"]
-        text += [f"  {kind:<22} {self.share(kind):6.1%}  {self.times[kind] / 1e6:10,.3f} ms" for kind in KINDS]
+        text += [f"  {kind:<22} {self._amount(kind)}" for kind in KINDS]
         if self.path:
             shown = ", then ".join(f"{part.where} {part.nanoseconds / 1e6:,.3f} ms" for part in self.path[:6])
             text.append(f"critical path: {shown}{', …' if len(self.path) > 6 else ''}")
         text.append("what would help most:")
         return text + [f"  {number}. {line}" for number, line in enumerate(advice(self), 1)]
+
+    def _amount(self, kind: str) -> str:
+        if kind == "exposed communication" and not self.waits_known:
+            return "not known, part of compute: GPUs wait for NCCL (gt.debug.trace(path, kernels=True) shows it)"
+        return f"{self.share(kind):6.1%}  {self.times[kind] / 1e6:10,.3f} ms"
 
 
 def break_down(
@@ -104,6 +114,7 @@ def break_down(
     result.computing = {w: length(spans) for w, spans in computing.items()}
     _add_totals(result, table, keys)
     result.path = critical_path(work)
+    result.waits_known = not work.has_device_moves
     return result
 
 

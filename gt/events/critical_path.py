@@ -43,6 +43,10 @@ class Work:
         for event in events:
             if event.name.kind != "move" and event.ended > begun and event.started < ended:
                 self.steps[event.worker].append(event)
+        #: whether a move ended on devices: then nobody saw the waits for it
+        self.has_device_moves = any(
+            event.name.ends_on_device and event.ended > begun and event.started < ended for event in events
+        )
         for parts in matched_moves(events):
             last = max(parts, key=_start)
             for part in parts:

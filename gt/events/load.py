@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gt.wire.event_messages import DISPATCHER, TRANSFER, WAITING, EventBatch, Listening
+from gt.wire.event_messages import DEVICE_TRANSFER, DISPATCHER, TRANSFERS, WAITING, EventBatch, Listening
 
 
 @dataclass(slots=True)
@@ -19,6 +19,8 @@ class WorkerLoad:
     queue_us: int = 0
     #: bytes that it sent or received in moves, each second
     link_bytes_per_s: float = 0.0
+    #: False: moves ended on its GPU, so a wait for them is part of the time in which it computed
+    waits_known: bool = True
 
     @property
     def busy(self) -> float:
@@ -101,7 +103,8 @@ def _add_shares(
 ) -> None:
     worker.queue_us = batch.ahead
     for family, count, spent, nbytes in batch.shares:
-        if family == TRANSFER:
+        if family in TRANSFERS:
+            worker.waits_known &= family != DEVICE_TRANSFER
             worker.link_bytes_per_s += nbytes * 1e9 / window
             continue
         worker.families[family] = worker.families.get(family, 0.0) + spent / window

@@ -34,7 +34,7 @@ class LogLine(NamedTuple):
     peer: str
     text: str
     nbytes: int
-    #: client, execute, submission, started, us, family, kind, signal, fragment, level, members, site
+    #: client, execute, submission, started, us, family, kind, signal, fragment, level, members, ends, site
     details: dict[str, str]
 
 
@@ -84,6 +84,7 @@ def _worker_lines(table: EventTable, shift: int) -> Iterator[tuple[int, str]]:
         details += [f"fragment={e.fragment}"] if e.fragment else []
         details += [f"level={e.level}"]
         details += [f"members={','.join(map(str, name.members))}"] if name.members else []
+        details += ["ends=device"] if name.ends_on_device else []
         details += [f"site={json.dumps(e.site)}"] if e.site else []
         yield e.ended, f"WORKER_DONE | worker:{e.worker} | {name.text} | {name.nbytes}B | {' '.join(details)}"
 

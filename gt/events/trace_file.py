@@ -69,7 +69,8 @@ def _name(line: LogLine) -> EventName:
     details = line.details
     members = tuple(map(int, details["members"].split(","))) if "members" in details else ()
     op = line.text.split("(")[0].split(" ")[0]
-    return EventName(details["kind"], details["family"], op, line.text, details.get("signal", ""), line.nbytes, members)
+    texts = details["kind"], details["family"], op, line.text, details.get("signal", "")
+    return EventName(*texts, line.nbytes, members, details.get("ends") == "device")
 
 
 def _worker_row(line: LogLine, what: int, site: int, about: dict[str, Any]) -> tuple[int, ...]:

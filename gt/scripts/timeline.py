@@ -82,6 +82,7 @@ def _subtitle(panel: Panel, width: float) -> list[str]:
     breakdown = panel.lines.breakdown
     kinds = sorted(breakdown.times, key=lambda kind: -breakdown.times[kind])
     text = ", ".join(f"{kind} {breakdown.share(kind):.1%}" for kind in kinds if breakdown.share(kind) >= 0.0005)
+    text += "" if breakdown.waits_known else ", exposed communication not known"
     return textwrap.wrap(f"Where the time went: {text}", int((width - LEFT - 0.2) * 72 / SUBTITLE_SIZE / CHARACTER))
 
 

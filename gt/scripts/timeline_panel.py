@@ -145,7 +145,8 @@ class PanelDrawing:
         idle = max(0.0, 1 - busy - waits - bubble)
         self._note(top + tall * 0.75, f"{rest}idle {idle:.0%}")
         if len(self._lines.workers) > 1:
-            self._note(top + tall * 0.3, f"waits {waits:.0%}", indent=0.9)
+            waited = f"{waits:.0%}" if breakdown.waits_known else "–"
+            self._note(top + tall * 0.3, f"waits {waited}", indent=0.9)
 
     def _background(self, top: float, tall: float) -> None:
         begun, ended = self._ms(self._lines.begun), self._ms(self._lines.ended)

@@ -23,9 +23,10 @@ from gt.events.viewer import Viewer
 from gt.launch.command_name import command_name, make_parser
 from gt.ops.families import MAIN_FAMILIES
 from gt.scripts.command import add_server_options, chosen_server, run
+from gt.wire.event_messages import WAITING
 
 #: The families that are shown first; the others follow by their share.
-FIRST_FAMILIES = (*MAIN_FAMILIES, "moves", "waiting")
+FIRST_FAMILIES = (*MAIN_FAMILIES, "moves", WAITING)
 #: Below this many columns only the most important ones are shown; from the second number on all.
 NARROW, WIDE = 60, 100
 
@@ -102,6 +103,7 @@ def picture(address: str, loads: Loads, width: int) -> Any:
         sizes = [_bytes(load.memory.get(key, 0)) for key in ("used", "peak", "total")]
         cells = {"worker": f"{id} {load.device}" if width >= NARROW else str(id), "idle": f"{load.idle:.0%}"}
         cells |= {family: f"{load.families.get(family, 0.0):.0%}" for family in families}
+        cells |= {} if load.waits_known else {WAITING: "–"}
         cells |= dict(zip(("memory", "peak", "of"), sizes, strict=True))
         cells |= {"queue": f"{load.queue_us / 1e3:.1f} ms", "links": f"{_bytes(int(load.link_bytes_per_s))}/s"}
         busy.add_row(*[cells[column] for column in columns])

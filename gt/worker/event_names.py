@@ -15,9 +15,9 @@ def code_name(linked: LinkedSignature | LinkedMove) -> EventName:
     return EventName("op", family(signature.op), signature.op.name, str(signature), linked.signal, nbytes)
 
 
-def move_name(kind: str, moves: list[LinkedMove]) -> EventName:
+def move_name(kind: str, moves: list[LinkedMove], ends_on_device: bool = False) -> EventName:
     sizes = [[t.nbytes for t in (move.before, move.after) if t is not None] for move in moves]
     nbytes, first = sum(max(each, default=0) for each in sizes), moves[0]
     # between meshes some workers only send and others only receive
     role = ", sends" if first.after is None else ", receives" if first.before is None else ""
-    return EventName(kind, "moves", first.kind, f"{first}{role}", "", nbytes, first.members)
+    return EventName(kind, "moves", first.kind, f"{first}{role}", "", nbytes, first.members, ends_on_device)

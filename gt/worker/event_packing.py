@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from gt.wire.event_messages import EVENT_FIELDS, TRANSFER
+from gt.wire.event_messages import DEVICE_TRANSFER, EVENT_FIELDS, TRANSFER
 from gt.wire.structures import EventName
 
 #: An event takes this long as long as no event of its name was measured.
@@ -238,7 +238,7 @@ def _longest(names: list[EventName], what: Any, groups: list[_Rows]) -> tuple[in
 
 
 def _shares(names: list[EventName], what: Any, groups: list[_Rows], parts: Any) -> list[tuple[str, int, int, int]]:
-    """(family, events, nanoseconds, bytes). Moves run beside the instructions: their family is `TRANSFER`."""
+    """(family, events, nanoseconds, bytes). Moves run beside the instructions: their family is one of `TRANSFERS`."""
     totals: dict[str, list[int]] = {}
     counts = [group.place[1] for group in groups]
     uses = np.repeat(np.array([group.uses for group in groups], dtype=np.int64), counts)
@@ -247,7 +247,8 @@ def _shares(names: list[EventName], what: Any, groups: list[_Rows], parts: Any) 
     times = np.bincount(what, weights=spent, minlength=len(names))
     for index in np.flatnonzero(events).tolist():
         name, count = names[index], int(events[index])
-        total = totals.setdefault(TRANSFER if name.kind == "move" else name.family, [0, 0, 0])
+        moved = DEVICE_TRANSFER if name.ends_on_device else TRANSFER
+        total = totals.setdefault(moved if name.kind == "move" else name.family, [0, 0, 0])
         total[0] += count
         total[1] += int(times[index])
         total[2] += count * name.nbytes

@@ -126,7 +126,8 @@ class Mover:
         """What to call when moves that start now, as one, are done."""
         calls = [self._tracer.span(moves)] if self._tracer.on else []
         if self.recorder is not None:
-            calls.append(self.recorder.moving(moves, site))
+            assert self.plane is not None
+            calls.append(self.recorder.moving(moves, site, self.plane.ends_on_device(moves[0].group)))
         if len(calls) < 2:
             return calls[0] if calls else None
 
@@ -188,7 +189,7 @@ class Mover:
 
     def may_write(self, space: ClientSpace, arrays: list[Any]) -> bool:
         """Whether no move still reads memory of these arrays, the operands of an instruction or section that writes in
-        place. If one does, the stream waits for it.
+        place. If one does, the stream waits for it: this worker's until it is done, and then the device's.
 
         Other moves go on while an instruction in place runs: a stage of a pipeline adds up gradients while it sends the
         activations of one microbatch and receives those of the next.
@@ -196,9 +197,12 @@ class Mover:
         self._drop_done_sends(space)
         shares = self._engine.shares_memory
         for move in (*space.sends, *space.pending.values()):
-            if move.operand is not None and not move.done() and any(shares(move.operand, array) for array in arrays):
+            if move.operand is None or not any(shares(move.operand, array) for array in arrays):
+                continue
+            if not move.done():
                 space.awaited = move
                 return False
+            move.handle.wait_on_device()
         return True
 
     def idle(self, space: ClientSpace) -> bool:

@@ -286,9 +286,9 @@ class EventRecorder:
             self._events.beside.append((what, 0, self._execute, self._queued, self._fragment, begun, ended))
             self._compiled_until = ended
 
-    def moving(self, moves: list[LinkedMove], site: int) -> Callable[[], None]:
+    def moving(self, moves: list[LinkedMove], site: int, ends_on_device: bool) -> Callable[[], None]:
         """Moves begin, as one. Returns the function that any thread calls when they are done."""
-        what = self._name(("move", moves[0], len(moves)), lambda: move_name("move", moves))
+        what = self._name(("move", moves[0], len(moves)), lambda: move_name("move", moves, ends_on_device))
         begun, beside, clock = self.clock(), self._events.beside, self.clock
         head = what, site, self._execute, begun, self._fragment, begun
         return lambda: beside.append((*head, clock()))

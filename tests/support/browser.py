@@ -65,7 +65,7 @@ class Browser:
         self._stack.callback(self._loop.close)
         self._number = 0
         self._loop.run_until_complete(self._connect(int(text.split()[0])))
-        self._stack.callback(self._socket.close)
+        self._stack.callback(lambda: self._loop.run_until_complete(self._disconnect()))
         self.command("Page.enable")
         self.command("Runtime.enable")
 
@@ -79,6 +79,10 @@ class Browser:
         answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/json/list")
         target = next(entry for entry in json.loads(answer.body) if entry["type"] == "page")
         self._socket = await websocket_connect(target["webSocketDebuggerUrl"], max_message_size=1 << 28)
+
+    async def _disconnect(self) -> None:
+        """In the loop: outside of it, tornado would make another one, which nobody closes."""
+        self._socket.close()
 
     def command(self, method: str, **parameters: Any) -> Any:
         """Run one command of the protocol, and return its result."""

@@ -33,7 +33,7 @@ WORDS = {
     "gt/dispatcher/plan/moves.py": {"block", "term"},  # kinds of steps, done by the op of that name
     "gt/dashboard/feed.py": {"log"},  # a field of an inspection
     "gt/distributions/torch_paths.py": {"binomial", "multinomial", "poisson"},  # torch's modules
-    "gt/events/perfetto.py": {"cat"},  # a field of a trace
+    "gt/events": {"cat"},  # a field of a trace
     "gt/functions/order.py": {"linear"},  # interpolation
     "gt/functions/scatter.py": {"add", "amax", "amin", "mean", "prod", "sum"},  # reduce
     # reduction, mode, nonlinearity, activation, rounding_mode, and arguments of modules

@@ -204,6 +204,20 @@ def finish_send(state: State, rank: int) -> None:
     state.wait(state.handles.pop())
 
 
+def gather_and_write(state: State, rank: int, group: int, size: int, length: int) -> list[float]:
+    """Gather blocks of a rank's number, and write into the own block at once. The least and the largest element."""
+    import torch
+
+    x = torch.full((length,), float(rank), device=state.device)
+    handle = state.plane.start(group, "all_gather", x, {"dim": 0, "sizes": (length,) * size})
+    while not handle.done():
+        time.sleep(0.001)
+    handle.wait_on_device()
+    x.fill_(7.0)
+    blocks = handle.result().view(size, length)
+    return [float(x) for block in blocks for x in (block.min(), block.max())]
+
+
 def finish_sum(state: State, rank: int) -> list[float]:
     handles, state.handles = state.handles, []
     return [float(state.wait(handle)[0]) for handle in handles]

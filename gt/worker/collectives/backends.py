@@ -94,11 +94,15 @@ def _gloo_device(host: str) -> tuple[Any, int]:
 
 
 def _prepare_nccl() -> None:
-    """Set variables that NCCL reads: its errors must not end the process, and tests run several workers on one GPU."""
+    """Set variables for NCCL that the user has not set: its errors must not end the process, its kernels go first.
+
+    Tests run several workers on one GPU.
+    """
     for name, value in (
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2"),  # abort the communicator, but not the process
         ("TORCH_NCCL_ENABLE_MONITORING", "0"),
         ("TORCH_NCCL_DUMP_ON_TIMEOUT", "0"),
+        ("TORCH_NCCL_HIGH_PRIORITY", "1"),  # a collective's kernel does not queue behind those of the computation
     ):
         os.environ.setdefault(name, value)
     if os.environ.get("GT_NCCL_SHARED"):

@@ -58,11 +58,14 @@ class ProcessCollective:
             raise GroupBroken(f"{self.kind} among {self._names}: {self._error}", self._certain)
         finish, self._finish = self._finish, None
         assert finish is not None, f"{self.kind} among {self._names}: its result was taken already"
-        if self._work is not None:
-            self._work.wait()  # returns at once: the CUDA stream waits
-            self._work = None
+        self.wait_on_device()
+        self._work = None
         result = finish()
         return None if result is None else self._to_engine(result)
+
+    def wait_on_device(self) -> None:
+        if self._work is not None:
+            self._work.wait()  # returns at once: the CUDA stream waits
 
     def note(self) -> int:
         assert self._note is not None, f"{self.kind} among {self._names}: it carries no note"
@@ -102,6 +105,9 @@ class NotedCollective:
 
     def result(self) -> Any:
         return self._collective.result()
+
+    def wait_on_device(self) -> None:
+        self._collective.wait_on_device()
 
     def note(self) -> int:
         return int(self._notes.result()[0])

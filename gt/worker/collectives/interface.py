@@ -23,7 +23,8 @@ The ``options`` of `DataPlane.start`, by kind. Dims are non-negative; ``sizes`` 
 
 A broadcast and an exchange (`NOTED`) also carry a *note*, a number of each member that has the value.
 
-Until a collective is done, the array it was started with must not be written.
+Until a collective is done, the array it was started with must not be written; on its device, not before
+`CollectiveHandle.wait_on_device` or `result`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ class CollectiveHandle(Protocol):
     def result(self) -> Any:
         """The engine's array, new and contiguous. Call it once, when done. Raises `GroupBroken`."""
 
+    def wait_on_device(self) -> None:
+        """When done: the device's later work begins after the collective has read its array. Returns at once."""
+
     def note(self) -> int:
         """For a `NOTED` kind, where there is a result: the largest note of all members. Call it after `result`."""
 
@@ -79,6 +83,9 @@ class DataPlane(Protocol):
         self, group: int, arrays: list[Any], options: dict[str, Any], on_done: OnDone | None = None
     ) -> list[CollectiveHandle]:
         """Several all-reduces of one dtype, run as one if that gives the same bits. The arrays are copied at once."""
+
+    def ends_on_device(self, group: int) -> bool:
+        """Whether collectives of a group are done when they are issued, and the device waits for the rest."""
 
     def wake_fd(self) -> int:
         """A descriptor that becomes readable when a collective may have completed; -1 if there is none."""

@@ -47,6 +47,9 @@ class LocalCollective:
         self.taken = True
         return self.value
 
+    def wait_on_device(self) -> None:
+        pass
+
     def note(self) -> int:
         assert self.kind in NOTED, f"{self.text}: it carries no note"
         return self.largest_note
@@ -139,6 +142,9 @@ class LocalPlane:
             self.start(group, "all_reduce", _contiguous_copy(array), options, on_done if k == last else None)
             for k, array in enumerate(arrays)
         ]
+
+    def ends_on_device(self, group: int) -> bool:
+        return False
 
     def wake_fd(self) -> int:
         """There is none: the simulation checks the handles after each message."""

@@ -94,6 +94,9 @@ class ProcessPlane:
             adapter = self._adapters[group] = ArrayAdapter(self._groups[group].membership, self._engine)
         return adapter
 
+    def ends_on_device(self, group: int) -> bool:
+        return self._groups[group].membership.backend == "nccl"
+
     def wake_fd(self) -> int:
         return self._wakeup.fd
 
