@@ -111,22 +111,33 @@ def _add_end_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--program", default="", help=argparse.SUPPRESS)  # the parent's, for lists of running systems
 
 
+class EndRequest:
+    """The handler of SIGTERM and Ctrl-C. Python drops an exception that is raised while a destructor runs, so the
+    server's loop also checks whether a signal ``came``."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, *_: object) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
 def main(argv: list[str] | None = None) -> int:
-    options = _make_parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    options, end = _make_parser().parse_args(argv), EndRequest()
+    signal.signal(signal.SIGTERM, end)
+    # Ctrl-C reaches the whole process group, but it is meant for the client that started this server
+    signal.signal(signal.SIGINT, signal.SIG_IGN if options.with_parent else end)
     if options.with_parent:
         from gt.launch.parent import end_with_parent
 
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # Ctrl-C reaches the whole process group, but is meant for the client
         end_with_parent(lambda: _remove_socket(options.unix), options.with_parent)
     if options.with_stdin:
         from gt.launch.parent import end_with_stdin
 
         end_with_stdin()
     try:
-        return _serve(options)
+        return _serve(options, end)
     except GtError as error:
         print(f"{command_name('gt.server')}: {error}", file=sys.stderr)
         return 1
@@ -149,7 +160,7 @@ def _remove_socket(path: str | None) -> None:
             os.rmdir(os.path.dirname(path))  # fails if there is anything else in it
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace, end: EndRequest) -> int:
     from gt.dispatcher.server import Server
     from gt.wire.networks import parse_network
 
@@ -173,7 +184,7 @@ def _serve(options: argparse.Namespace) -> int:
         except AddressTaken:
             if port == ports[-1]:
                 raise
-    server.ends_with_workers = options.end_with_workers
+    server.ends_with_workers, server.end_requested = options.end_with_workers, lambda: end.came
     try:
         with _dashboard(options, address):
             tune_collector()

@@ -54,6 +54,8 @@ class Server:
 
     #: whether the loss of a worker ends the server
     ends_with_workers = False
+    #: whether a signal has requested the end; asked once a tick
+    end_requested: Callable[[], bool] = staticmethod(bool)
     _most_workers = 0
 
     def __init__(
@@ -226,6 +228,8 @@ class Server:
     def _tick(self, now: float) -> None:
         """Pass the time to the core, and send heartbeats, because sending to a lost peer fails."""
         self.next_tick = now + TICK_S
+        if self.end_requested():
+            raise KeyboardInterrupt
         if self._restart is not None and self._journal is not None:
             if self._journal.is_long:
                 self._shorten_journal(self._journal, self._restart)
