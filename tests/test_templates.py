@@ -309,6 +309,24 @@ def test_a_tensor_freed_between_two_fragments_belongs_to_neither() -> None:
         assert len(space.store) == 1
 
 
+@pytest.mark.parametrize("early", [0, 1, 3])
+def test_a_stretch_is_learned_although_its_beginning_was_submitted_alone(early: int) -> None:
+    """As the background thread does it, with the first instructions or with tensors that were freed before them."""
+    with Cluster(1).client() as session:
+        x, before = gt.rand(4, 4), []
+        for first in (True, False):
+            before.append(gt.ones(2))
+            gt.step()
+            before.clear()
+            y = x
+            for k in range(8):
+                if first and k == early:
+                    session.outbox.flush()
+                y = (y * 2).tanh()
+            gt.step()
+        assert session.outbox.templates._recent
+
+
 THREADS = """
     stop, wrong = threading.Event(), []
 

@@ -176,6 +176,8 @@ class Templates:
 
     def sent(self, words: list[Any]) -> None:
         """These words of the stretch were submitted as they are."""
+        if not words:  # tensors were freed between two stretches, which belongs to neither
+            return
         self.submitted += len(words)
         self._last.append(words)
         if self._submissions is not None and self.enabled:
@@ -222,9 +224,8 @@ class Templates:
         length = self.submitted + len(words)
         if self._submissions is None or not MIN_WORDS <= length <= MAX_FRAGMENT_WORDS:
             return None
-        submissions = [*self._submissions, words]
-        key = length, self.first_codes(submissions[0])
-        stretch = Candidate(submissions, self.base)
+        stretch = Candidate([*self._submissions, words], self.base)
+        key = length, self.first_codes(stretch.beginning())
         alike = [t for t in self._templates.get(key, ()) if t.compile == compile] if self.submitted else ()
         if any(t.match(stretch.words(), self.base) is not None for t in alike):
             return None
