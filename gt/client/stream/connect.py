@@ -29,8 +29,8 @@ __all__ = ["cancel", "connect", "disconnect", "gpu_workers", "workers"]
 CONNECT_TIMEOUT_S = 3.0
 #: Seconds that `disconnect` waits for the last instructions, so that their failures are reported.
 FINISH_TIMEOUT_S = 2.0
-#: Seconds to wait for the end of a server's process after its connection is lost.
-SERVER_END_S = 1.0
+#: The most seconds to wait for the end of a server's process after its connection is lost; a busy machine needs some.
+SERVER_END_S = 10.0
 
 
 class StartedSystem(Protocol):
