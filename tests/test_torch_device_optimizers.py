@@ -114,3 +114,41 @@ def test_a_default_step_is_a_write_for_autograd() -> None:
     torch.optim.AdamW([w]).step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+def trained(device: str, clear: str, steps: int) -> tuple[torch.nn.Module, Callable[[], None]]:
+    """A model after some steps, and the function that does one more."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)).to(device)
+    optimizer, x = torch.optim.AdamW(model.parameters(), lr=0.01), torch.ones(2, 4).to(device)
+
+    def step() -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        if clear == "model":
+            model.zero_grad()
+        else:
+            optimizer.zero_grad(set_to_none=clear == "optimizer")
+
+    for _ in range(steps):
+        step()
+    return model, step
+
+
+@pytest.mark.parametrize("clear", ["optimizer", "model", "optimizer, to zeros"])
+def test_gradients_that_are_cleared_after_a_step_belong_to_it(clear: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the compiled code of the step would have to write them into memory."""
+    ours, step = trained(DEVICE, clear, 8)
+    outbox = unwrap(next(ours.parameters()))._cell.session.outbox
+    sent: list[Any] = []
+    real = outbox.templates.sent
+    monkeypatch.setattr(outbox.templates, "sent", lambda words: sent.append(words) or real(words))
+    step()
+    ((_, number, *_),) = sent  # the words that run a fragment
+    freed = sum(type(word) is int and word < 0 for word in outbox.templates.announced[number].words)
+    assert not outbox.freed_between
+    assert freed >= len(list(ours.parameters())) * (clear != "optimizer, to zeros")
+    theirs, _ = trained("cpu", clear, 9)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(a.detach().cpu(), b)
+        assert (a.grad is None) == (b.grad is None)

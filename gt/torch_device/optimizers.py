@@ -13,6 +13,7 @@ from torch.optim import adam, sgd
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gt.client.stream.connect import connected
+from gt.client.stream.outbox import Outbox
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call_into
 from gt.client.tensor.multi_tensor import call_into_many
@@ -31,6 +32,8 @@ def install() -> None:
     """Cut the stream after each step of an optimizer: what lies between two cuts can be a template."""
     register_optimizer_step_post_hook(_after_step)
     adam.adam, sgd.sgd = _in_one_instruction(adam.adam), _in_one_instruction(sgd.sgd)
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        owner.zero_grad = _part_of_step(owner.zero_grad)  # type: ignore[method-assign]
 
 
 def _in_one_instruction(original: Callable[..., None]) -> Callable[..., None]:
@@ -63,10 +66,30 @@ def _can_be_fused(params: Any, grads: Any, columns: tuple[Any, ...], options: di
     return all(x is None or (is_on_device(x) and x.dtype is p.dtype and unwrap(x)._view is None) for p, x in rows)
 
 
-def _after_step(*_: Any) -> None:
+def _outbox() -> Outbox | None:
     session = connected()
-    if session is not None and session.connection.ended is None:
-        session.outbox.after_step()
+    return session.outbox if session is not None and session.connection.ended is None else None
+
+
+def _after_step(*_: Any) -> None:
+    if (outbox := _outbox()) is not None:
+        outbox.after_step()
+
+
+def _part_of_step(original: Callable[..., None]) -> Callable[..., None]:
+    """Gradients that are cleared right after a step belong to it: see `gt.client.grad.leaves.clear_grads`."""
+
+    @wraps(original)
+    def zero_grad(self: Any, *args: Any, **options: Any) -> None:
+        outbox = _outbox()
+        if outbox is None:
+            original(self, *args, **options)
+            return
+        outbox.before_clearing()
+        original(self, *args, **options)
+        outbox.after_clearing()
+
+    return zero_grad
 
 
 def _adam(decoupled: bool) -> Kernel:
