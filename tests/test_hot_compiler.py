@@ -12,7 +12,9 @@ import torch
 from gt.types import FLOAT, TensorType, float32
 from gt.worker.engines.torch import TorchEngine
 from gt.worker.hot import compiled, compiler
+from gt.worker.hot.cache_folder import set_cache_folder
 from gt.worker.hot.compiled import StridedSpec, build
+from gt.worker.hot.compiler import Compiler
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import Program
 from gt.worker.hot.section import Section
@@ -95,3 +97,44 @@ def test_a_worker_that_will_compile_loads_the_compiler_when_it_starts(monkeypatc
     monkeypatch.setattr(levels, "_make_compiler", lambda prepared: compiler.Compiler(TorchEngine("cpu")))
     levels.load_ahead()
     assert bool(loaded) == loads
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> str:
+    """The cache folder of some device."""
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, os.environ.get(name, str(tmp_path / name)))
+    monkeypatch.setenv("GT_CACHE_DIR", str(tmp_path))
+    path = set_cache_folder("cpu", "2", "3")
+    assert path == str(tmp_path / "compile/torch-2-triton-3-cpu")
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o720])
+def test_a_folder_that_others_may_write_to_is_not_used(folder, mode) -> None:
+    """The code in it is run."""
+    os.chmod(folder, mode)
+    assert set_cache_folder("cpu", "2", "3") == ""
+    os.chmod(folder, 0o755)
+    assert set_cache_folder("cpu", "2", "3") == folder
+
+
+def test_a_folder_of_another_user_is_not_used(folder, monkeypatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(folder).st_uid + 1)
+    assert set_cache_folder("cpu", "2", "3") == ""
+
+
+def test_without_a_home_folder_nothing_is_kept(folder, monkeypatch, tmp_path) -> None:
+    for name in ("GT_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    assert set_cache_folder("cpu", "2", "3") == ""
+    assert "~" not in os.listdir(tmp_path)
+
+
+def test_the_log_says_that_code_is_not_kept(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("GT_DEBUG_COMPILE", "1")
+    for path, says in (("/folder", False), ("", True)):
+        Compiler(TorchEngine("cpu")).use_folder(path)
+        assert ("compiled code is not kept" in capsys.readouterr().err) == says

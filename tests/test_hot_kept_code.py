@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import gt
+from gt.ops import operators
 from gt.types import INT, TensorType, float32
 from gt.worker.hot import compiled
 from gt.worker.hot.compiled import build, strided_spec
@@ -200,12 +202,27 @@ def test_a_stand_in_cannot_be_run() -> None:
         stand_in(2)(*inputs())
 
 
+def test_all_files_with_operators_of_torch_are_known() -> None:
+    """Code that is loaded calls them, and nothing was traced that would have imported them."""
+    folder = Path(gt.__file__).parent
+    files = {p for p in folder.glob("ops/**/*.py") if "torch.library.custom_op(" in p.read_text()}
+    assert {".".join(("gt", *p.relative_to(folder).with_suffix("").parts)) for p in files} == set(operators.FILES)
+
+
+def test_operators_are_registered_before_code_is_loaded(folder, monkeypatch) -> None:
+    check(scaled(), folder, [2, 13])
+    imported: list[str] = []
+    monkeypatch.setattr(operators, "import_module", imported.append)
+    check(scaled(), folder, [2, 13], loaded=True)
+    assert tuple(imported) == operators.FILES
+
+
 PROGRAM = """
 import gt
 import gt.nn.functional as F
 
 gt.manual_seed(0)
-model = gt.nn.Sequential(gt.nn.Linear(8, 8), gt.nn.GELU(), gt.nn.Linear(8, 3))
+model = gt.nn.Sequential(gt.nn.Linear(8, 8), gt.nn.GELU(), gt.nn.Dropout(0.3), gt.nn.Linear(8, 3))
 opt = gt.optim.AdamW(model.parameters(), lr=1e-2)
 x, y = gt.randn(16, 8), gt.randint(0, 3, (16,))
 

@@ -268,6 +268,9 @@ def test_inputs_that_are_only_read_must_keep_their_bytes() -> None:
     assert same(z.conj(), z.conj().resolve_conj())
     assert same(z.conj().imag, -z.imag)
     assert same(torch.zeros(0), torch.zeros(0))
+    assert same(x[:, 0], x[:, 0].clone())
+    assert same(torch.arange(6.0)[::2], torch.tensor([0.0, 2.0, 4.0]))
+    assert same(torch.ones(1).expand(3)[:1], torch.ones(1))
 
 
 def test_results_carry_the_rounding_of_the_lowest_precision() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import time
+from pathlib import Path
 
+import pytest
 import torch
 
+from gt.types import FLOAT
 from gt.worker.hot import level_switch, verdicts
 from gt.worker.hot.compiled import CompiledProgram
 from gt.worker.hot.compiler import Compiler
@@ -15,7 +20,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import Program
 from gt.worker.hot.section import Section
 from gt.worker.hot.verdicts import Verdicts
-from tests.test_hot_levels import ENGINE, scaled
+from tests.test_hot_levels import ENGINE, scaled, section
 
 
 def test_a_second_process_needs_no_trial(tmp_path, monkeypatch) -> None:
@@ -83,3 +88,46 @@ def test_without_torch_s_settings_nothing_is_kept(monkeypatch) -> None:
     assert verdicts._settings(torch.device("cpu"))
     monkeypatch.setattr(CacheBase, "get_system", missing)
     assert verdicts._settings(torch.device("cpu")) is None
+
+
+def test_code_without_inputs_is_for_one_device(monkeypatch) -> None:
+    monkeypatch.setattr(verdicts, "_settings", lambda device: [])
+    ones = section(
+        ("full", (FLOAT,), (~0,), (0,), False, {"shape": (3, 4), "dtype": "float32"}), inputs=0, results=(0,)
+    )
+    devices = map(torch.device, ("cpu", "cuda:0", "cuda:1"))
+    keys = {verdicts.section_key(Program(ones, [1.0], frozenset(), d, compiled=True), []) for d in devices}
+    assert len(keys) == 3
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch) -> Path:
+    """A copy of the files that decide what is traced, in place of them."""
+    root = Path(verdicts.__file__).parents[2]
+    for pattern in verdicts.DECIDING:
+        for path in root.glob(pattern):
+            copy = tmp_path / path.relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    monkeypatch.setattr(verdicts, "__file__", str(tmp_path / "worker/hot/verdicts.py"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["types.py", "ops/nn/linear.py", "worker/hot/program.py"])
+def test_other_source_files_are_other_code(copied, monkeypatch, name) -> None:
+    monkeypatch.setattr(verdicts, "_began", time.time)
+    before = verdicts._source_digest.__wrapped__()
+    (copied / name).write_text("another version")
+    assert verdicts._source_digest.__wrapped__() not in ("", before)
+
+
+def test_nothing_is_kept_if_a_source_file_changed_since_the_process_began(copied, monkeypatch) -> None:
+    """The process may have imported the file as it was before."""
+    assert verdicts._source_digest.__wrapped__() == ""
+    monkeypatch.setattr(verdicts, "_source_digest", lambda: "")
+    program = Program(scaled(), [2, 3], frozenset(), torch.device("cpu"), compiled=True)
+    assert verdicts.section_key(program, [torch.ones(3, 4), torch.ones(3, 4)]) == ""
+
+
+def test_when_the_process_began() -> None:
+    assert 0 < time.time() - verdicts._began() < 86400

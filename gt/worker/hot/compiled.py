@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from gt.ops.operators import register_operators
 from gt.worker.hot.kept_code import KeptCode, Sharing, key_for_torch, stand_in
 from gt.worker.hot.pads import remove_pads
 from gt.worker.hot.program import Program
@@ -131,6 +132,7 @@ def _load(program: Program, inputs: list[StridedSpec], key: str, kept: KeptCode)
     expected = kept.find(key, len(program.section.results))
     if expected is None:
         return None, []
+    register_operators()  # tracing would have imported those that the code calls
     mode, fakes = _fakes(inputs, program.cell_count, program.device)
     try:
         with key_for_torch(key, kept=True):

@@ -83,6 +83,8 @@ class Compiler:
 
     def use_folder(self, folder: str) -> None:
         """Keep code and verdicts in this cache folder: see `prepare`."""
+        if self.debug and not folder:
+            self.debug("compiled code is not kept: the cache folder cannot be written, or others may write to it")
         self.verdicts, self.kept = Verdicts(folder), KeptCode(folder)
 
     def load_ahead(self) -> threading.Thread:

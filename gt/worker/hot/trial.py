@@ -294,7 +294,9 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _bytes(x: Any) -> Any:
-    return x.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+    x = x.resolve_conj().resolve_neg().contiguous()
+    # as bytes it is viewed only with a stride of 1, and that of a single element may be another
+    return x.as_strided((x.numel(),), (1,)).view(torch.uint8)
 
 
 def _differences(a: Any, b: Any) -> list[float]:

@@ -8,10 +8,13 @@ GT's own code. A trial that was failed is not kept: it depends on values, or on 
 from __future__ import annotations
 
 import hashlib
+import os
 import pathlib
+import time
 from functools import cache
 from typing import Any
 
+import array_api_compat
 import torch
 
 from gt.worker.hot.kept_files import KeptFiles
@@ -19,8 +22,8 @@ from gt.worker.hot.program import Program
 
 #: (seconds of an interpreted and of a compiled run, the same as graphs): see `CompiledProgram`
 Times = tuple[tuple[float, float], tuple[float, float]]
-#: The packages that decide what is traced, and what the interpreter computes.
-DECIDING = ("ops", "worker")
+#: The files that decide what is traced, and what the interpreter computes.
+DECIDING = ("ops/**/*.py", "worker/**/*.py", "types.py")
 
 
 class Verdicts:
@@ -42,16 +45,17 @@ class Verdicts:
 
 
 def section_key(program: Program, inputs: list[Any]) -> str:
-    """The key of a section's compiled code for such inputs; "" if the settings are not known."""
-    settings = _settings(program.device)
-    if settings is None:
+    """The key of a section's compiled code for such inputs; "" if not all that decides it is known."""
+    settings, source = _settings(program.device), _source_digest()
+    if settings is None or not source:
         return ""
     section, constants = program.section, program.constants
     calls = [(str(call.signature), call.operands, call.results) for call in section.calls]
     numbers = [(call.registers, call.numbers, call.last_used) for call in program.calls]
     fixed = section.registers, section.results, sorted(program.donated.items()), program.checks_positions
     types = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in inputs]
-    parts = (calls, numbers, constants.indices, constants.values, fixed, types, settings, _source_digest())
+    device = str(program.device)  # there may be no inputs
+    parts = (calls, numbers, constants.indices, constants.values, fixed, types, device, settings, source)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -62,7 +66,7 @@ def _settings(device: Any) -> list[Any] | None:
     from torch._inductor.codecache import CacheBase
 
     try:
-        settings: list[Any] = [torch.version.git_version, CacheBase.get_system()]
+        settings: list[Any] = [torch.version.git_version, array_api_compat.__version__, CacheBase.get_system()]
         settings += [inductor.save_config_portable(), functorch.save_config_portable()]
     except Exception:  # internals of torch, which another version may not have
         return None
@@ -84,9 +88,20 @@ def _attention_settings() -> list[bool]:
 
 @cache
 def _source_digest() -> str:
-    """A digest of GT's code that decides what is traced, and what the interpreter computes."""
+    """A digest of GT's code that decides what is traced, and what the interpreter computes.
+
+    "" if a file was changed since this process began: what it imported is not known.
+    """
     digest, root = hashlib.sha256(), pathlib.Path(__file__).parents[2]
-    for package in DECIDING:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
+    paths = sorted(path for pattern in DECIDING for path in root.glob(pattern))
+    for path in paths:
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return "" if max(path.stat().st_ctime for path in paths) > _began() else digest.hexdigest()
+
+
+def _began() -> float:
+    """When this process began, in seconds since 1970."""
+    with open("/proc/self/stat") as file:
+        ticks = int(file.read().rsplit(")", 1)[1].split()[19])  # since the machine started
+    started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return started + ticks / os.sysconf("SC_CLK_TCK")
