@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gt
 from gt import data
 from gt.client.stream.uploads import Uploads
 from gt.errors import ConnectionLost, NoWorkers
@@ -20,7 +21,7 @@ from gt.testing import Cluster
 from gt.wire import transfers
 from gt.wire.codec import Decode
 from gt.wire.messages import Chunk, ChunkTaken
-from gt.wire.words import DROPPED
+from gt.wire.words import DROPPED, WINDOW_WORDS
 from tests.support.processes import System, wait_until
 
 decode = Decode("dispatcher")
@@ -32,6 +33,10 @@ def sends_nothing() -> bool:
 
 def ended(upload: Any) -> None:
     assert upload._state.ended.wait(30)
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 # -- one value -----------------------------------------------------------------------------
@@ -190,6 +195,21 @@ def test_a_dropped_transfer_leaves_nothing() -> None:
             assert not space.transfers
             assert not client.transfers
             assert not client.chunks
+
+
+def test_an_interrupt_before_the_instruction_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client is far ahead, and waits before it emits."""
+    cluster, large = Cluster(), np.ones(100_000)
+    with cluster.client() as session:
+        gt.tensor(large).sum().item()
+        with monkeypatch.context() as patch:
+            patch.setattr(session.outbox, "sent", session.outbox.finished + WINDOW_WORDS + 1)
+            patch.setattr(session.outbox, "_wait_for_credit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                gt.tensor(large)
+        cluster.settle()
+        assert not any(worker.spaces[session.id].transfers for worker in cluster.workers.values())
+        assert gt.tensor(large).sum().item() == 100_000
 
 
 # -- batches -------------------------------------------------------------------------------
@@ -445,4 +465,33 @@ def test_a_fork_while_an_upload_is_not_taken(system: System) -> None:
     """
     )
     process.expect("4 8 12 16")
+    assert process.end() == 0, process.output
+
+
+def test_a_fork_while_bytes_are_sent(system: System) -> None:
+    """The worker stands still, so that the channel is full. In the child no thread sends the rest."""
+    process = system.client(
+        WAITING
+        + """
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except gt.ConnectionLost as error:
+            say("child:", error)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    say("parent goes on")
+    say(*(numbers.tolist()[0] for _, numbers, _ in batches))
+    """,
+        GT_SHM="0",
+    )
+    process.expect("ready")
+    os.kill(system.workers[0].pid, signal.SIGSTOP)
+    process.tell()
+    process.expect("waits")
+    process.expect("child: a forked process cannot use its parent's tensors", 8)
+    process.expect("parent goes on")
+    os.kill(system.workers[0].pid, signal.SIGCONT)
+    process.expect("8 12 16")
     assert process.end() == 0, process.output

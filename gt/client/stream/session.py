@@ -170,9 +170,8 @@ class Session:
     def upload(self, data: memoryview | BackgroundUpload) -> bytes | int:
         """The word for these bytes in an instruction: the bytes themselves, or the number of a transfer."""
         if isinstance(data, BackgroundUpload):
-            transfer = data.take()
-            self.connection.check_open()
-            return transfer
+            self.connection.check_open()  # first: in a forked process nothing ends the wait
+            return data.take()
         if data.nbytes <= MAX_INLINE_BYTES:
             self.outbox.add_inline(data.nbytes)
             return bytes(data)

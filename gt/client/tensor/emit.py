@@ -242,6 +242,7 @@ def _as_it_was(target: Tensor) -> Tensor:
 def create(op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session) -> Tensor:
     """Emit an op without tensor operands."""
     coded = coded_call(session, op, attrs, tuple(NUMBER_OF[type(x)] for x in operands), False)
+    session.outbox.free()
     return _created(coded, operands, session)
 
 
@@ -258,6 +259,7 @@ def upload(data: memoryview | BackgroundUpload, type: TensorType, session: Sessi
     # The code first: defining it may flush the outbox, and the bytes must be counted with the words they are sent with.
     with uploading():
         coded = coded_call(session, OPS["upload"], attrs, (BYTES,), False)
+    session.outbox.free()  # before the bytes are sent: if this wait is interrupted, no instruction would use them
     return _created(coded, (session.upload(data),), session)
 
 
@@ -266,9 +268,9 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
     """Emit an op whose first operand is bytes, without a gradient."""
     types, words = words_of(op, session, operands)
     coded = coded_call(session, op, attrs, (BYTES, *types), False)
-    sent = session.upload(memoryview(data))
     outbox = session.outbox
     outbox.free()
+    sent = session.upload(memoryview(data))
     ids = [outbox.next_id() for _ in coded[2].outs]
     outbox.extend((coded[0], sites.here(), *ids, sent, *words))
     result = tuple([fresh(id, session, t) for id, t in zip(ids, coded[2].outs, strict=True)])
@@ -279,9 +281,8 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
 
 @deferred
 def _created(coded: Coded, operands: tuple[Any, ...], session: Session) -> Tensor:
-    """Emit a coded call whose operands are words already."""
+    """Emit a coded call whose operands are words already, after `Outbox.free`."""
     outbox = session.outbox
-    outbox.free()
     id = outbox.next_id()
     outbox.extend((coded[0], sites.here(), id, *operands))
     result = fresh(id, session, coded[1])
