@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import interpret
 from gt.worker.hot.section import KernelCall, Section
 from tests.support.shadow import Shadow, client, wait_for_compiler
+from tests.test_hot_kept_code import losses_of_two_starts
 from tests.test_hot_levels import drawn, train
 
 pytestmark = [
@@ -324,3 +326,10 @@ def test_a_worker_of_a_gpu_loads_the_compiler_when_it_starts() -> None:
     levels = Levels(make_engine("torch", GPU), "auto")
     levels.load_ahead()
     assert levels._compiler is not None
+
+
+def test_a_second_process_loads_the_code_of_the_first(tmp_path: Path) -> None:
+    """Dropout and the cross entropy call GT's own operators of torch, which nothing has traced there."""
+    first, second = losses_of_two_starts(GT_CACHE_DIR=str(tmp_path))
+    assert len(first) == 6
+    assert first == pytest.approx(second, rel=1e-5)

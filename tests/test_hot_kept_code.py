@@ -234,26 +234,32 @@ def step(x, y):
     opt.step()
     return loss
 
-print([step(x, y).item().hex() for _ in range(6)])
+print(*[step(x, y).item() for _ in range(6)])
 """
 
 
-@pytest.mark.long
-def test_a_second_process_loads_the_code_of_the_first(empty) -> None:
-    variables = {"GT_CACHE_DIR": str(empty), "GT_DEBUG_COMPILE": "1", "CUDA_VISIBLE_DEVICES": ""}
+def losses_of_two_starts(**variables: str) -> list[list[float]]:
+    """The program in two processes, one after the other; the second one loads what the first one compiled."""
     runs = [
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
-            env={**environment(**variables), "TORCHINDUCTOR_CACHE_DIR": os.environ["TORCHINDUCTOR_CACHE_DIR"]},
+            env=environment(GT_DEBUG_COMPILE="1", **variables),
             capture_output=True,
             text=True,
             check=True,
         )
         for _ in range(2)
     ]
-    first, second = ((run.stdout, run.stderr) for run in runs)
-    assert "compiled in" in first[1]
-    assert "loaded in" not in first[1]
-    assert "loaded in" in second[1]
-    assert "compiled in" not in second[1]
-    assert first[0] == second[0]
+    first, second = (run.stderr for run in runs)
+    assert "compiled in" in first
+    assert "loaded in" not in first
+    assert "loaded in" in second
+    assert "compiled in" not in second
+    return [[float(loss) for loss in run.stdout.split()] for run in runs]
+
+
+@pytest.mark.long
+def test_a_second_process_loads_the_code_of_the_first(empty) -> None:
+    code = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    first, second = losses_of_two_starts(GT_CACHE_DIR=str(empty), TORCHINDUCTOR_CACHE_DIR=code, CUDA_VISIBLE_DEVICES="")
+    assert first == second
