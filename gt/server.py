@@ -126,9 +126,11 @@ class EndRequest:
 def main(argv: list[str] | None = None) -> int:
     options, end = _make_parser().parse_args(argv), EndRequest()
     signal.signal(signal.SIGTERM, end)
-    # Ctrl-C reaches the whole process group, but it is meant for the client that started this server
-    signal.signal(signal.SIGINT, signal.SIG_IGN if options.with_parent else end)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job ignores it
+        signal.signal(signal.SIGINT, end)
     if options.with_parent:
+        # Ctrl-C reaches the whole process group, but it is meant for the client that started this server
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         from gt.launch.parent import end_with_parent
 
         end_with_parent(lambda: _remove_socket(options.unix), options.with_parent)

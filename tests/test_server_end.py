@@ -38,3 +38,15 @@ def test_a_signal_inside_a_destructor_ends_the_server(number: signal.Signals, tm
     with contextlib.closing(Process("-c", program)) as server:
         server.expect("Exception ignored")
         assert server.end() == 0
+
+
+def test_a_background_job_of_a_shell_ignores_ctrl_c(tmp_path: Path) -> None:
+    """A script starts it with `&`, and Ctrl-C is meant for the script's program in the foreground."""
+    shell = "sh", "-c", 'trap "" INT; exec "$@"', "sh"
+    with contextlib.closing(Process("-m", "gt.server", "--unix", str(tmp_path / "server"), before=shell)) as server:
+        server.expect("listening")
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
+        assert ignored >> (signal.SIGINT - 1) & 1
+        server.kill(signal.SIGTERM)
+        assert server.end() == 0

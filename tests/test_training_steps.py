@@ -11,8 +11,10 @@ import pytest
 import gt
 from gt.client.stream import connect, outbox, training_steps
 from gt.client.stream.session import Session
+from gt.client.stream.templates import MAX_WHOLE_WORDS
 from gt.client.stream.training_steps import CUT_SHARE, MIN_STEPS, REMEMBERED_STEPS, WHOLE_SHARE, TrainingSteps
 from gt.testing import Cluster
+from gt.wire.words import MAX_FRAGMENT_WORDS
 
 #: After this many steps of one kind the next ones are recognised, whatever came before.
 LEARNED = REMEMBERED_STEPS + 4
@@ -165,6 +167,24 @@ def test_a_step_is_sent_at_once_unless_gradients_were_cleared_right_after_the_la
     step(clear_first=True)
     gt.ones(2)
     assert step(clear_first=True) == 1
+
+
+def test_an_interrupted_end_of_a_step_leaves_other_stretches_as_long_as_they_were(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(session, 4)
+    training.learn(read=False)
+
+    def interrupted() -> None:
+        assert session.outbox.templates.max_whole_words == MAX_FRAGMENT_WORDS
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.outbox, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            training.step()
+    assert session.outbox.templates.max_whole_words == MAX_WHOLE_WORDS
+    assert training.step().item() > 0
 
 
 # -- decisions against a plain model ------------------------------------------------------------

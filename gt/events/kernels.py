@@ -74,8 +74,8 @@ def exposed_communication(path: str | os.PathLike[str]) -> dict[int, int]:
 def _workers(events: list[dict[str, Any]]) -> dict[int, int]:
     """The number of a process in the file -> its worker."""
     names = {event["pid"]: event["args"]["name"] for event in events if event.get("name") == "process_name"}
-    found = {process: _WORKER.match(name) for process, name in names.items()}
-    return {process: int(match[1]) for process, match in found.items() if match}
+    matches = {process: _WORKER.match(name) for process, name in names.items()}
+    return {process: int(match[1]) for process, match in matches.items() if match}
 
 
 def _array(spans: list[tuple[int, int]]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def copy_bytes(target: memoryview, source: memoryview) -> None:
-    """Copy as many bytes as both have. Other threads run meanwhile, which they cannot if a slice is assigned."""
+    """Copy the bytes into memory of the same size. Other threads run meanwhile; they cannot if a slice is assigned."""
     import numpy as np
 
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

@@ -17,8 +17,6 @@ from gt.wire.structures import Fragment
 
 #: The most keys, the most stretches with one key, and the most words of all stretches.
 MAX_KEYS, MAX_SAME_KEY, MAX_WORDS = 64, 4, 1 << 17
-#: So many words have all the first codes of a stretch, as a rule.
-KEY_WORDS = 128
 
 #: the first codes of a stretch; its length and these codes
 Codes = tuple[int, ...]
@@ -37,11 +35,6 @@ class Candidate:
 
     def words(self) -> list[Any]:
         return joined(self.submissions)
-
-    def beginning(self) -> list[Any]:
-        """The first words. The background thread may have submitted the very first ones alone."""
-        first = self.submissions[0]
-        return first if len(first) >= KEY_WORDS else self.words()
 
     def form(self, by_code: Mapping[int, Signature]) -> tuple[Fragment, SortedWords] | None:
         """What equal stretches have in common, the fragment, and the words by kind; None if it cannot be a fragment."""

@@ -247,12 +247,13 @@ class Outbox:
             self._end_step()
 
     def _end_step(self) -> None:
-        training, templates = self.training, self.templates
-        training.open = False
-        if training.whole(self._connection.workers):
-            templates.max_whole_words = MAX_FRAGMENT_WORDS
-        self.cut()
-        templates.max_whole_words = MAX_WHOLE_WORDS
+        training, templates, self.training.open = self.training, self.templates, False
+        whole = training.whole(self._connection.workers)
+        templates.max_whole_words = MAX_FRAGMENT_WORDS if whole else MAX_WHOLE_WORDS
+        try:
+            self.cut()
+        finally:
+            templates.max_whole_words = MAX_WHOLE_WORDS
         if training.end_step():
             with self.lock:
                 templates.forget()  # what is known of a part would end the step there

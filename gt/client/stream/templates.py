@@ -225,7 +225,10 @@ class Templates:
         if self._submissions is None or not MIN_WORDS <= length <= MAX_FRAGMENT_WORDS:
             return None
         stretch = Candidate([*self._submissions, words], self.base)
-        key = length, self.first_codes(stretch.beginning())
+        codes = self.first_codes(stretch.submissions[0])
+        if len(codes) < KEY_CODES:  # the background thread may have submitted the first instructions alone
+            codes = self.first_codes(stretch.words())
+        key = length, codes
         alike = [t for t in self._templates.get(key, ()) if t.compile == compile] if self.submitted else ()
         if any(t.match(stretch.words(), self.base) is not None for t in alike):
             return None

@@ -137,7 +137,9 @@ def _load(program: Program, inputs: list[StridedSpec], key: str, kept: KeptCode)
     try:
         with key_for_torch(key, kept=True):
             return _compile_graph(stand_in(len(fakes)), mode, fakes), expected
-    except Exception:  # torch's own files are gone
+    except (
+        Exception
+    ):  # torch has no such code, or cannot use it: tracing the section reports what is wrong, if anything
         return None, []
 
 
